@@ -1,0 +1,32 @@
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# Options for the target at hand: make demo ARGS=--quick, make test ARGS="-k plan".
+ARGS ?=
+
+.PHONY: venv demo test lint clean
+
+venv: $(READY)
+
+# torch comes first and alone: the build that this machine offers (CPU), before anything else asks.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/toprune demo $(ARGS)
+
+# Two workers of one thread each: torch's own threads would fight over two cores.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,62 @@
+"""toprune: token pruning for transformer encoders, from a fine-tuned model to a faster one.
+
+The public names are imported on first use, so that `import toprune` costs nothing and never brings
+torch into a process that only runs a bundle.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from toprune.api import evaluate, finetune, prune
+    from toprune.attach import attach, detach
+    from toprune.budget import Budget
+    from toprune.bundle import Bundle
+    from toprune.plan import Plan
+
+__all__ = ["Budget", "Bundle", "Plan", "attach", "detach", "evaluate", "finetune", "prune"]
+
+_HOMES = {
+    "Budget": "toprune.budget",
+    "Bundle": "toprune.bundle",
+    "Plan": "toprune.plan",
+    "attach": "toprune.attach",
+    "detach": "toprune.attach",
+    "evaluate": "toprune.api",
+    "finetune": "toprune.api",
+    "prune": "toprune.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'toprune' has no attribute {name!r}")
+    try:
+        home = import_module(_HOMES[name])
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").startswith("toprune"):
+            raise
+        raise ImportError(
+            f"toprune.{name} needs {problem.name}; install it with: pip install 'toprune[train]'"
+        ) from problem
+    value = globals()[name] = getattr(home, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Importing the file `toprune.attach` would put that module here, over the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

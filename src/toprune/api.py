@@ -1,0 +1,296 @@
+"""The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
+input, found before the work begins wherever it can be."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from toprune.attach import attach, detach
+from toprune.budget import Budget
+from toprune.bundle import Bundle
+from toprune.data import Columns, Examples, load, split_validation
+from toprune.encode import Collate, encode, lengths
+from toprune.errors import UserError
+from toprune.evaluation import logits_of
+from toprune.families import max_positions
+from toprune.fit import Learner, Training, train
+from toprune.methods.top import Top
+from toprune.models import Source, load_model, load_tokenizer
+from toprune.plan import Score
+from toprune.processes import processes
+from toprune.report import evaluation_report, prune_report
+from toprune.stages import Job, Outcome, run, settings_of
+from toprune.tasks import TASKS
+
+HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the examples are and how long they may get."""
+
+    source: Any
+    columns: Columns = Columns()
+    max_length: int | None = None  # None: what the model can take
+
+
+def finetune(
+    model: Source,
+    data: Data | Any,
+    *,
+    task: str = "classify",
+    out: str | Path,
+    tokenizer: Any = None,
+    training: Training | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Fine-tune an encoder on labels, ready for `prune`; returns the report of its evaluation."""
+    training = training or Training(soft_epochs=0, hard_epochs=3, lr=5e-5, label_weight=1.0)
+    kind = _task(task)
+    data = _data(data)
+    train_set, held_out = _sets(data, task, training.seed)
+    if train_set.labels is None:
+        raise UserError("fine-tuning needs labels; name their column with --label")
+    with _workplace(Path(out), resume=resume, overwrite=overwrite) as work:
+        torch.manual_seed(training.seed)
+        dense = load_model(model, kind, train_set, new_head=True)
+        tokenizer = tokenizer or load_tokenizer(model)
+        limit = _limit(dense, data)
+        features = encode(tokenizer, train_set, limit, positions=max_positions(dense.config))
+        collate = Collate(tokenizer)
+        learner = Learner(dense, kind, label_weight=1.0)
+        _settle(work, {"finetune": task, "training": vars(training), "examples": len(features)})
+        train(
+            learner,
+            features,
+            collate,
+            training,
+            epochs=training.hard_epochs,
+            out=work / "checkpoints",
+            label="fine-tuning",
+            resume=resume,
+        )
+        report = evaluation_report(
+            kind, logits_of(dense, encode(tokenizer, held_out, limit), collate), held_out
+        )
+        _publish(work, Bundle(dense, tokenizer, None, {"task": task, "max_length": limit} | report))
+    return report
+
+
+def prune(
+    model: Source,
+    data: Data | Any,
+    budget: str | Budget,
+    *,
+    task: str = "classify",
+    out: str | Path,
+    tokenizer: Any = None,
+    score: Score = "probe",
+    top: Top | None = None,
+    training: Training | None = None,
+    protect: tuple[str, ...] = (),
+    auto_weight: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Bundle:
+    """Learn which layers drop tokens and how many stay, under a budget; returns the bundle."""
+    top, training = top or Top(), training or Training()
+    asked = Budget.parse(budget)
+    kind = _task(task)
+    data = _data(data)
+    train_set, held_out = _sets(data, task, training.seed)
+    student = load_model(model, kind, train_set)
+    tokenizer = tokenizer or load_tokenizer(model)
+    limit = _limit(student, data)
+    features = encode(tokenizer, train_set, limit, positions=max_positions(student.config))
+    tests = encode(tokenizer, held_out, limit)
+    ids = _protected(tokenizer, protect)
+    job = Job(
+        model=student,
+        tokenizer=tokenizer,
+        task=kind,
+        features=features,
+        lengths=lengths(features),
+        budget=asked,
+        score=score,
+        top=top,
+        training=training,
+        work=Path(),
+        protect=ids,
+        min_tokens=max([2, *(_specials(f, ids) for f in features)]) if ids else 2,
+    )
+    with _workplace(Path(out), resume=resume, overwrite=overwrite) as work:
+        _settle(work, settings_of(job))
+        job.work = work / "stages"
+        dense = _dense_logits(job, tests)
+        if auto_weight:
+            job.top = _search_weight(job, resume=resume)
+        outcome = run(job, resume=resume)
+        attach(student, outcome.plan)
+        pruned = logits_of(student, tests, Collate(tokenizer), "evaluating pruned")
+        detach(student)
+        report = prune_report(job, outcome, held_out, dense, pruned, limit)
+        plan = replace(outcome.plan, provenance=report["provenance"])
+        bundle = Bundle(student, tokenizer, plan, report)
+        _publish(work, bundle)
+    return bundle
+
+
+def evaluate(
+    bundle: str | Path | Bundle,
+    data: Data | Any,
+    *,
+    split: str | None = None,
+) -> dict[str, Any]:
+    """Metrics of a bundle, or of any fine-tuned model directory, on labelled data."""
+    own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
+    data = _data(data)
+    task = own.report.get("task", "regress" if own.model.config.num_labels == 1 else "classify")
+    kind = _task(task)
+    sets = load(data.source, task=task, columns=data.columns)
+    chosen = sets.get(split) if split else next(sets[s] for s in ("test", "validation", "train") if s in sets)
+    if chosen is None:
+        raise UserError(f"there is no split '{split}'; there are: {', '.join(sets)}")
+    kind.check_head(own.model.config, chosen)
+    limit = data.max_length or own.report.get("max_length") or _limit(own.model, data)
+    features = encode(own.tokenizer, chosen, limit, positions=max_positions(own.model.config))
+    if own.plan is not None:
+        attach(own.model, own.plan)
+    try:
+        logits = logits_of(own.model, features, Collate(own.tokenizer))
+    finally:
+        detach(own.model)
+    return evaluation_report(kind, logits, chosen)
+
+
+def _task(name: str) -> ModuleType:
+    if name not in TASKS:
+        raise UserError(f"task '{name}' is not known; there are: {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def _data(data: Any) -> Data:
+    return data if isinstance(data, Data) else Data(data)
+
+
+def _sets(data: Data, task: str, seed: int) -> tuple[Examples, Examples]:
+    """(train, held out): the sets that the source has, or a seeded split of its only one."""
+    sets = load(data.source, task=task, columns=data.columns)
+    train_set = sets.get("train") or next(iter(sets.values()))
+    test, validation = sets.get("test"), sets.get("validation")
+    held_out = test if test is not None and test.labels is not None else validation or test
+    if held_out is None or held_out is train_set:
+        return split_validation(train_set, HELD_OUT, seed)
+    return train_set, held_out
+
+
+def _limit(model: Any, data: Data) -> int:
+    return data.max_length or max_positions(model.config)
+
+
+def _protected(tokenizer: Any, words: tuple[str, ...]) -> tuple[int, ...]:
+    known = tokenizer.get_vocab()
+    for word in words:
+        if word not in known:
+            raise UserError(f"--protect '{word}' is not a token of this tokenizer")
+    return tuple(sorted({known[word] for word in words}))
+
+
+def _specials(feature: dict[str, Any], ids: tuple[int, ...]) -> int:
+    """Tokens of an example that must stay: the first one and every protected id."""
+    return 1 + sum(token in ids for token in feature["input_ids"][1:])
+
+
+def _dense_logits(job: Job, tests: Any) -> np.ndarray:
+    path = job.work / "dense.npy"
+    if path.exists():
+        return np.load(path)
+    dense = logits_of(job.model, tests, Collate(job.tokenizer), "evaluating dense")
+    job.work.mkdir(parents=True, exist_ok=True)
+    if processes().is_main_process:
+        draft = path.with_name(".dense.npy")
+        np.save(draft, dense)
+        draft.replace(path)
+    return dense
+
+
+@contextmanager
+def _workplace(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
+    """A sibling of `out` in which everything is made; `out` appears when it is whole."""
+    if out.exists() and any(out.iterdir()) and not overwrite:
+        raise UserError(f"{out} is not empty; choose another --out or say --overwrite")
+    work = out.with_name(f"{out.name}.partial")
+    if work.exists() and not resume:
+        shutil.rmtree(work)
+    fresh = not work.exists()
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        yield work
+    except UserError:
+        started = any(work.rglob("checkpoint-*"))
+        if fresh and not started:
+            shutil.rmtree(work)
+        raise
+
+
+def _settle(work: Path, settings: dict[str, Any]) -> None:
+    """Write the run's settings down, or check that a resumed run has the same."""
+    path = work / "settings.json"
+    now = json.loads(json.dumps(settings))
+    if path.exists():
+        before = json.loads(path.read_text())
+        changed = [key for key in now if now[key] != before.get(key)]
+        if changed:
+            raise UserError(f"--resume with other settings ({', '.join(changed)}); say the same again")
+    elif processes().is_main_process:
+        path.write_text(json.dumps(now))
+
+
+def _publish(work: Path, bundle: Bundle) -> None:
+    """Write the bundle beside its place, then move it there in one step."""
+    state = processes()
+    state.wait_for_everyone()
+    if state.is_main_process:
+        out = work.with_name(work.name.removesuffix(".partial"))
+        bundle.save(work / "bundle")
+        if out.exists():
+            shutil.rmtree(out)
+        (work / "bundle").replace(out)
+        shutil.rmtree(work)
+    state.wait_for_everyone()
+
+
+def _search_weight(job: Job, *, resume: bool) -> Top:
+    """The paper's search of the distillation weight: three runs on 80 % of train, judged on the
+    rest by what they are for, closeness to the dense model's answers."""
+    keep = {name: t.clone() for name, t in job.model.state_dict().items()}
+    rows = np.random.default_rng(job.training.seed).permutation(len(job.features))
+    cut = max(1, len(rows) // 5)
+    held = [job.features[i] for i in rows[:cut]]
+    rest = [job.features[i] | {"index": j} for j, i in enumerate(rows[cut:])]
+    collate = Collate(job.tokenizer)
+    dense = torch.from_numpy(logits_of(job.model, held, collate, "weight search: dense"))
+    found: list[tuple[float, float]] = []
+    for weight in (1e-2, 1e-3, 1e-4):
+        trial = replace(
+            job,
+            features=rest,
+            top=replace(job.top, distill_weight=weight),
+            work=job.work / f"weight-{weight:g}",
+        )
+        outcome: Outcome = run(trial, resume=resume)
+        attach(job.model, outcome.plan)
+        logits = torch.from_numpy(logits_of(job.model, held, collate, f"weight {weight:g}"))
+        detach(job.model)
+        found.append((float(job.task.distill_loss(logits, dense)), weight))
+        job.model.load_state_dict(keep)
+    return replace(job.top, distill_weight=min(found)[1])

@@ -1,0 +1,237 @@
+"""Attach a plan to any supported transformers encoder, and detach it without a trace.
+
+Mechanism: the *class* of the base model and of each of its layers is swapped for a subclass of the
+same name, so weights, state-dict keys, `isinstance` and `save_pretrained` stay as they were, and a
+deepcopy carries its own state. What a forward pass does with its tokens is decided by a `Policy`:
+`Follow` a plan here, `Learn` one in `methods/`, or `Record` states for a probe or a teacher.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from toprune.attention import attend, merge_heads, split_heads
+from toprune.errors import UserError
+from toprune.families import Family, family_of
+from toprune.plan import Plan
+from toprune.tokens import (
+    Rows,
+    Tokens,
+    keep_top,
+    mask_top,
+    order,
+    ranks,
+    restore,
+    start,
+    take,
+)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """What a policy decides at a layer: the rows that stay (None: all of them) and who they are."""
+
+    rows: Rows | None
+    tokens: Tokens
+
+
+class Policy(Protocol):
+    """Who decides which tokens leave."""
+
+    protect: tuple[int, ...]  # token ids that always stay
+    whole: bool  # the head reads every row: restore them all, and compute the last layer in full
+
+    def begin(self) -> None:
+        """Called once before the first layer of every forward pass."""
+        ...
+
+    def scored(self, layer: int) -> bool:
+        """Does this layer have to give the attention that tokens receive?"""
+        ...
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        """After attention of `layer`, state (B, K, D): who goes on? None: everyone, as they are."""
+        ...
+
+
+class Follow:
+    """Execute a plan: rows really gone (`gather=True`) or only masked, which must be the same."""
+
+    def __init__(self, plan: Plan, *, gather: bool = True):
+        self.plan, self.gather = plan, gather
+        self.protect = plan.protect
+        self.whole = plan.restore == "last"
+        self.steps = {step.layer: step for step in plan.steps}
+        self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
+
+    def begin(self) -> None:
+        pass
+
+    def scored(self, layer: int) -> bool:
+        return layer in self.steps and self.plan.score == "received"
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        step = self.steps.get(layer)
+        if step is None:
+            return None
+        protected = tokens.protected.sum(1)  # (B,)
+        ratio = step.keep
+        k = (tokens.n * ratio.numerator + ratio.denominator - 1) // ratio.denominator
+        k = torch.minimum(k.clamp_min(self.plan.min_tokens).maximum(protected), tokens.n)
+        once = self.plan.score == "probe"
+        if once and tokens.rank is not None:  # ranked at the first step already
+            rank, rows = tokens.rank, state.shape[1]
+        else:
+            scores = state @ self.probe.to(state) if self.probe is not None else received
+            assert scores is not None
+            rows = order(scores, tokens)
+            rank = None if self.gather else ranks(rows)
+        if not self.gather:
+            assert rank is not None
+            return Drop(None, mask_top(tokens, rank, k, remember=once))
+        size = int(k.max())
+        kept = keep_top(tokens, rows, k, size, remember=once)
+        return Drop(size if isinstance(rows, int) else rows[:, :size], kept)
+
+
+@dataclass
+class Run:
+    """State of one attached model. Slots per layer, not one current value, so that gradient
+    checkpointing may run a layer again."""
+
+    family: Family
+    heads: int
+    last: int
+    policy: Policy
+    at: list[Tokens | None] = field(default_factory=list)  # tokens that enter layer i
+    left: list[tuple[Tensor, Tokens] | None] = field(default_factory=list)  # (states, before drop)
+
+    def begin(self, input_ids: Tensor | None, mask: Tensor) -> None:
+        self.policy.begin()
+        protected = None
+        if self.policy.protect:
+            if input_ids is None:
+                raise UserError("a plan that protects token ids needs input_ids, not embeddings")
+            ids = torch.tensor(self.policy.protect, device=input_ids.device)
+            protected = torch.isin(input_ids, ids)
+        self.at = [start(mask, protected)] + [None] * (self.last + 1)
+        self.left = [None] * (self.last + 1)
+
+    def layer(self, module: Any, i: int, hidden: Tensor) -> Tensor:
+        """One layer on its live tokens: attend, score, drop, feed forward. hidden (B, K, D)"""
+        tokens = self.at[i]
+        assert tokens is not None, "layer called outside the model's forward"
+        whole = self.policy.whole
+        if i == self.last and not whole:  # only the head's row: exact, and a layer almost free
+            state, _ = self._attention(module, hidden[:, :1], hidden, tokens, scored=False)
+            self.at[i + 1] = replace(tokens, index=tokens.index[:, :1], alive=tokens.alive[:, :1])
+            return self.family.feed_forward(module, state)
+        scored = self.policy.scored(i)
+        state, received = self._attention(module, hidden, hidden, tokens, scored=scored)
+        drop = self.policy.decide(i, state, received, tokens)
+        self.at[i + 1] = tokens if drop is None else drop.tokens
+        if not whole:
+            kept = state if drop is None or drop.rows is None else take(state, drop.rows)
+            return self.family.feed_forward(module, kept)
+        states = self.family.feed_forward(module, state)
+        if drop is None:
+            return states
+        self.left[i] = (states, tokens)
+        return states if drop.rows is None else take(states, drop.rows)
+
+    def _attention(
+        self, module: Any, queries: Tensor, states: Tensor, tokens: Tokens, *, scored: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        project_q, project_k, project_v = self.family.projections(module)
+        context, received = attend(
+            split_heads(project_q(queries), self.heads),
+            split_heads(project_k(states), self.heads),
+            split_heads(project_v(states), self.heads),
+            tokens,
+            dropout=self.family.dropout(module) if module.training else 0.0,
+            scored=scored,
+        )
+        return self.family.after_attention(module, merge_heads(context), queries), received
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """Every token back at its place with its last state (B, S, D), for heads that read all."""
+        first, final = self.at[0], self.at[self.last + 1]
+        assert first is not None
+        assert final is not None
+        buffer = hidden.new_zeros(*first.index.shape, hidden.shape[-1])
+        for left in self.left:
+            if left is not None:
+                buffer = restore(buffer, *left)
+        return restore(buffer, hidden, final)
+
+
+def attach(model: Any, plan: Plan, *, gather: bool = True) -> Any:
+    """Make `model` execute `plan`; returns the same object. `gather=False` only masks (a check)."""
+    family = family_of(model)
+    sizes = family.sizes(model.config)
+    plan.check_model(family.name, sizes.layers, sizes.width)
+    return attach_policy(model, Follow(plan, gather=gather))
+
+
+def attach_policy(model: Any, policy: Policy) -> Any:
+    """Let `policy` decide in every forward pass. A model that has one already changes hands."""
+    detach(model)
+    family = family_of(model)
+    base = model.base_model
+    layers = family.layers(base)
+    sizes = family.sizes(model.config)
+    run = Run(family, sizes.heads, len(layers) - 1, policy)
+    base.__class__ = _swapped(type(base), _base_forward)
+    base._toprune = run
+    for i, layer in enumerate(layers):
+        layer.__class__ = _swapped(type(layer), _layer_forward)
+        layer._toprune = (run, i)
+    return model
+
+
+def detach(model: Any) -> Any:
+    """Undo `attach` exactly; a model without a plan is left alone. Returns the same object."""
+    for module in model.modules():
+        if "_toprune" in module.__dict__:
+            del module._toprune
+            module.__class__ = type(module).__bases__[0]
+    return model
+
+
+def attached(model: Any) -> Run | None:
+    """The run of an attached model, to look at its tokens after a forward pass."""
+    return model.base_model.__dict__.get("_toprune")
+
+
+def _swapped(stock: type[nn.Module], forward: Any) -> type[nn.Module]:
+    return type(stock.__name__, (stock,), {"forward": forward, "__module__": stock.__module__})
+
+
+def _base_forward(
+    self: Any, input_ids: Any = None, attention_mask: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    run: Run = self._toprune
+    given = input_ids if input_ids is not None else kwargs.get("inputs_embeds")
+    if given is None:
+        raise ValueError("give input_ids or inputs_embeds")
+    if attention_mask is None:
+        attention_mask = torch.ones(given.shape[:2], dtype=torch.long, device=given.device)
+    if attention_mask.dim() != 2:
+        raise ValueError("attention_mask must be (batch, length): 1 for tokens, 0 for padding")
+    run.begin(input_ids, attention_mask)
+    stock = type(self).__bases__[0]
+    out = stock.forward(self, input_ids, attention_mask, *args, **kwargs)  # type: ignore
+    if run.policy.whole:
+        out.last_hidden_state = run.finish(out.last_hidden_state)
+    return out
+
+
+def _layer_forward(self: Any, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+    run, i = self._toprune
+    return run.layer(self, i, hidden_states)

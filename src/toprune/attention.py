@@ -1,0 +1,61 @@
+"""Attention over live tokens, and the attention each token receives.
+
+One function for every execution: fused where nobody asks for probabilities, explicit where a score
+or a soft key weight needs them.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from toprune.tokens import Tokens
+
+TINY = 1e-8  # keys below this weight get no gradient; exact zeros are gathered out before
+
+
+def key_bias(tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the logits of every key, (B, 1, 1, K); None when all rows are live.
+
+    A soft weight w multiplies exp(logit) before normalisation, p = w exp(x) / sum w exp(x): with w
+    in {0, 1} that *is* removal, so what is learned is what will run.
+    """
+    if tokens.full and tokens.weight is None:
+        return None
+    if tokens.weight is None:
+        bias = torch.zeros(tokens.alive.shape, dtype=dtype, device=tokens.alive.device)
+    else:
+        bias = tokens.weight.clamp_min(TINY).log()
+    return bias.masked_fill(~tokens.alive, torch.finfo(dtype).min)[:, None, None, :]
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, *, dropout: float = 0.0, scored: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Context (B, H, Q, d) of queries (B, H, Q, d) over keys and values (B, H, K, d).
+
+    With `scored` also the received attention (B, K): the mean over heads and *live* queries of the
+    probability that a token gets, before dropout (ToP eq. 3). Then Q == K.
+    """
+    bias = key_bias(tokens, q.dtype)
+    if not scored and tokens.weight is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout), None
+    logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
+    received = _received(p, tokens) if scored else None
+    return F.dropout(p, dropout, training=dropout > 0) @ v, received
+
+
+def _received(p: Tensor, tokens: Tokens) -> Tensor:
+    if tokens.full:
+        return p.mean((1, 2))
+    live = tokens.alive.to(p.dtype)  # (B, Q)
+    return torch.einsum("bhqk,bq->bk", p, live) / (p.shape[1] * live.sum(1, keepdim=True))
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, D) -> (B, H, T, D / H)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)

@@ -1,0 +1,59 @@
+"""The artefact on disk: an ordinary Hugging Face model directory plus plan.json and report.json."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toprune.errors import UserError
+from toprune.plan import Plan
+
+
+@dataclass
+class Bundle:
+    """A pruned model, or with no plan a dense one. Stock transformers loads the directory too."""
+
+    model: Any
+    tokenizer: Any
+    plan: Plan | None
+    report: dict[str, Any]
+
+    def save(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        if self.plan is not None:
+            self.plan.save(folder / "plan.json")
+        text = json.dumps(self.report, indent=1)
+        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Bundle":
+        """Read a bundle, or any fine-tuned model directory; the plan must be for this model."""
+        from transformers import AutoModelForSequenceClassification
+
+        from toprune.families import family_of
+        from toprune.models import load_tokenizer, read_config
+
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
+        read_config(folder)
+        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
+        if plan is not None:
+            family = family_of(model)
+            sizes = family.sizes(model.config)
+            plan.check_model(family.name, sizes.layers, sizes.width)
+        return cls(model, load_tokenizer(folder), plan, _report(folder / "report.json"))
+
+
+def _report(path: Path) -> dict[str, Any]:
+    try:
+        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(report, dict):
+        raise UserError(f"{path} is not a report: a JSON object is expected")
+    return report

@@ -1,0 +1,69 @@
+"""A schedule for the frozen model, without training: try shapes on a few texts, keep the best.
+
+Judged by how far the pruned answers are from the dense ones (the task's distillation loss), so no
+labels are needed. First the plain shapes, then random moves of the best one's ratios.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toprune.attach import attach, detach
+from toprune.plan import DENOMINATOR, Plan, Step
+from toprune.progress import bar
+
+MOVES = 24  # random moves after the plain shapes
+SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
+
+
+def calibrate(
+    model: Any,
+    batches: Sequence[dict[str, Tensor]],
+    task: ModuleType,
+    starts: Sequence[Plan],
+    repaired: Callable[[Plan], Plan],
+    *,
+    seed: int,
+) -> Plan:
+    """The plan of least divergence from the dense model; every candidate meets the budget."""
+    training = model.training
+    detach(model).eval()
+    rng = np.random.default_rng(seed)
+    with torch.inference_mode(), bar("calibrating", len(starts) + MOVES) as advance:
+        dense = [model(**batch).logits for batch in batches]
+
+        def loss(plan: Plan) -> float:
+            attach(model, plan)
+            terms = [
+                task.distill_loss(model(**batch).logits, target).item() * len(target)
+                for batch, target in zip(batches, dense, strict=True)
+            ]
+            advance()
+            return sum(terms)
+
+        best = min(((loss(plan), i, plan) for i, plan in enumerate(starts)), key=lambda t: t[:2])
+        value, plan = best[0], best[2]
+        for _ in range(MOVES):
+            moved = repaired(_move(plan, rng))
+            if (found := loss(moved)) < value:
+                value, plan = found, moved
+    detach(model).train(training)
+    return plan
+
+
+def _move(plan: Plan, rng: np.random.Generator) -> Plan:
+    """Ratios times random factors, made non-increasing again."""
+    ratios = np.array([float(step.keep) for step in plan.steps])
+    ratios = np.minimum.accumulate(ratios * np.exp(rng.normal(0, SPREAD, len(ratios))))
+    notches = np.clip(np.rint(ratios * DENOMINATOR), 1, DENOMINATOR - 1).astype(int)
+    steps = tuple(
+        Step(step.layer, Fraction(int(notch), DENOMINATOR))
+        for step, notch in zip(plan.steps, notches, strict=True)
+    )
+    return replace(plan, steps=steps)

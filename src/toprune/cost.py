@@ -1,0 +1,132 @@
+"""What a plan costs: multiply-accumulates (MACs) of the matrix products that toprune executes.
+
+One formula serves exact counts, whole histograms and the differentiable expectation. It is
+quadratic in the tokens T of a layer, so the sums of T and T^2 over the examples say everything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toprune.budget import Lengths
+from toprune.errors import UserError
+from toprune.plan import Plan, Restore
+
+Number = Any  # int, float, numpy array or torch tensor: whatever knows + and *
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The numbers of an architecture that decide its cost (d = width, d' = inner)."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Dense cost over pruned cost by three yardsticks; never print one without its name."""
+
+    unpadded: float  # the real one: the same inputs, without padding
+    padded: float  # the papers' one: dense inputs padded to the maximum length
+    paper: float  # unpadded, but counted by ToP eq. 4
+
+
+def total_macs(
+    sizes: Sizes,
+    tokens: Sequence[Number],
+    squares: Sequence[Number],
+    *,
+    examples: Number,
+    restore: Restore,
+) -> Number:
+    """MACs from the sums over the examples of T and T^2 that enter each layer.
+
+    Linear in all three sums. A head that reads one row lets us drop before the FFN, and needs
+    queries, output projection and FFN of the last layer for that row only; keys and values are
+    needed for all. With restore, every row needs its FFN: drop after it, and no short last layer.
+    """
+    d = sizes.width
+    project, mix, feed = d * d, 2 * d, 2 * d * sizes.inner
+    fed = tokens[1:] if restore == "none" else tokens[:-1]
+    whole = sum(
+        4 * project * t + mix * t2 + feed * u
+        for t, t2, u in zip(tokens[:-1], squares[:-1], fed, strict=True)
+    )
+    t, t2 = tokens[-1], squares[-1]
+    if restore == "none":
+        return whole + 2 * project * (t + examples) + mix * t + feed * examples
+    return whole + 4 * project * t + mix * t2 + feed * t
+
+
+def example_macs(sizes: Sizes, entering: list[int], restore: Restore, *, probed: bool) -> int:
+    """MACs of one example with `entering[i]` tokens in layer i; a probe reads each token once."""
+    squares = [t * t for t in entering]
+    layers = total_macs(sizes, entering, squares, examples=1, restore=restore)
+    return layers + (sizes.width * entering[0] if probed else 0)
+
+
+def dense_macs(sizes: Sizes, n: int, restore: Restore = "none") -> int:
+    """MACs of one example of n tokens without steps. Dense gets the short last layer too."""
+    return example_macs(sizes, [n] * sizes.layers, restore, probed=False)
+
+
+def executed_macs(sizes: Sizes, plan: Plan, n: int) -> int:
+    """MACs of one example of n tokens under the plan, exactly as run."""
+    probed = plan.score == "probe" and len(plan.steps) > 0
+    return example_macs(sizes, plan.lengths(n), plan.restore, probed=probed)
+
+
+def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
+    """ToP eq. 4: softmax counted, FFN on all tokens that enter the layer, last layer whole."""
+    d = sizes.width
+    linear, quadratic = 4 * d * d + 2 * d * sizes.inner, 2 * d + sizes.heads
+    return sum(linear * t + quadratic * t * t for t in entering)
+
+
+def reduction(
+    sizes: Sizes, plan: Plan, lengths: Lengths, *, max_length: int | None = None
+) -> Reduction:
+    """Ratios of sums over the histogram (what a server pays), not means of ratios.
+
+    `max_length` is what inputs would be padded to; the longest example unless given.
+    """
+    longest = lengths.max if max_length is None else max_length
+    if longest < lengths.max:
+        raise UserError(
+            f"max_length {longest} is below the longest example ({lengths.max}); raise it"
+        )
+    executed = sum(many * executed_macs(sizes, plan, n) for n, many in lengths.counts)
+    dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
+    paper = sum(many * paper_macs(sizes, plan.lengths(n)) for n, many in lengths.counts)
+    paper_dense = sum(many * paper_macs(sizes, [n] * sizes.layers) for n, many in lengths.counts)
+    return Reduction(
+        unpadded=dense / executed,
+        padded=lengths.total * dense_macs(sizes, longest, plan.restore) / executed,
+        paper=paper_dense / paper,
+    )
+
+
+def expected_share(
+    sizes: Sizes,
+    ratios: Number,  # (L-1,) a list of floats or a tensor
+    lengths: Lengths,
+    restore: Restore = "none",
+) -> Number:
+    """Expected executed over dense cost; `ratios[i]` is the share of n that enters layer i+1.
+
+    Tokens are real numbers here (T = R * n, no ceil), so gradients reach the ratios. The probe's
+    0.01 % is left to `repair`, which counts it.
+    """
+    if len(ratios) != sizes.layers - 1:
+        raise ValueError(
+            f"{len(ratios)} ratios for {sizes.layers} layers; give one less than layers"
+        )
+    mean, square = (lengths.moment(power) / lengths.total for power in (1, 2))
+    shares = [1.0, *ratios]
+    tokens, squares = [r * mean for r in shares], [r * r * square for r in shares]
+    expected = total_macs(sizes, tokens, squares, examples=1, restore=restore)
+    all_tokens, all_squares = [mean] * sizes.layers, [square] * sizes.layers
+    return expected / total_macs(sizes, all_tokens, all_squares, examples=1, restore=restore)

@@ -1,0 +1,241 @@
+"""Training on `transformers.Trainer`: fine-tuning, the soft stage and the hard stage are one loop.
+
+A `Learner` wraps the model and, in the soft stage, the selector, so that several processes keep one
+set of masks and multipliers; the Trainer brings resume, accumulation, logging and launchers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from toprune.batching import Buckets
+from toprune.encode import Collate
+from toprune.errors import UserError
+from toprune.learn import Learn
+from toprune.losses import RANK_LOSSES
+from toprune.processes import ON_CPU, backend
+from toprune.progress import Bar
+
+
+@dataclass(frozen=True)
+class Training:
+    """How weights are trained; what is learned beside them is the method's business."""
+
+    soft_epochs: float = 1.0  # masks and weights together
+    hard_epochs: float = 4.0  # weights alone, tokens truly gone
+    lr: float = 1e-4
+    batch_size: int = 32
+    accumulation: int = 1
+    lr_warmup: float = 0.06  # share of a stage's steps
+    sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
+    mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
+    label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
+    max_grad_norm: float = 1.0
+    train_embeddings: bool = False
+    save_steps: int | None = None  # a checkpoint every so many steps; None: every epoch
+    report_to: str = "none"  # tensorboard, wandb, ...: whatever transformers knows
+    seed: int = 0
+
+
+class Learner(nn.Module):
+    """A model and the loss that it is trained with; with a policy also the masks."""
+
+    accepts_loss_kwargs = False  # the Trainer averages over accumulation steps itself
+
+    def __init__(
+        self,
+        model: Any,
+        task: ModuleType,
+        *,
+        label_weight: float,
+        policy: Learn | None = None,
+    ):
+        super().__init__()
+        self.model, self.task, self.policy = model, task, policy
+        self.selector = policy.selector if policy is not None else None
+        self.label_weight = label_weight
+        self.rank_weight = 0.0  # the trainer moves it
+        self.parts: dict[str, float] = {}
+
+    def forward(
+        self,
+        labels: Tensor | None = None,
+        teacher_logits: Tensor | None = None,
+        teacher_scores: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> dict[str, Tensor]:
+        logits = self.model(**inputs).logits  # (B, C)
+        terms: dict[str, Tensor] = {}
+        if teacher_logits is not None:
+            terms["distill"] = self.task.distill_loss(logits, teacher_logits)
+        if labels is not None and self.label_weight > 0:
+            terms["label"] = self.label_weight * self.task.label_loss(logits, labels)
+        if self.policy is not None:
+            terms |= self._selection(self.policy, teacher_scores)
+        self.parts = {name: float(term.detach()) for name, term in terms.items()}
+        return {"loss": torch.stack(list(terms.values())).sum(), "logits": logits}
+
+    def _selection(self, policy: Learn, teacher_scores: Tensor | None) -> dict[str, Tensor]:
+        settings = policy.selector.settings
+        terms = {"penalty": policy.selector.penalty()}
+        if self.rank_weight > 0 and teacher_scores is not None:
+            rank = policy.rank_loss(RANK_LOSSES[settings.distill], teacher_scores, settings.top_k)
+            terms["rank"] = self.rank_weight * rank
+        return terms
+
+
+class Schedule(TrainerCallback):
+    """Moves the sparsity target up and the weight of the ranking distillation down."""
+
+    def __init__(self, learner: Learner, warmup: float):
+        self.learner, self.warmup = learner, warmup
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        selector = self.learner.selector
+        if selector is None:
+            return
+        over = state.global_step / max(1.0, self.warmup * state.max_steps)
+        selector.progress = min(1.0, over)
+        settings = selector.settings
+        weight = settings.distill_weight if settings.distill != "none" else 0.0
+        self.learner.rank_weight = weight * max(0.0, 1 - over)
+
+
+class FitTrainer(Trainer):
+    """Bucketed batches, a group of its own for masks and multipliers, and a stop at NaN."""
+
+    def __init__(self, learner: Learner, training: Training, lengths: Sequence[int], **kwargs: Any):
+        self.learner, self.training, self.text_lengths = learner, training, lengths
+        super().__init__(model=learner, **kwargs)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Buckets:
+        return Buckets(self.text_lengths, self.training.batch_size, self.training.seed)
+
+    def _weights(self) -> list[Tensor]:
+        return [p for p in self.learner.model.parameters() if p.requires_grad]
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        groups: list[dict[str, Any]] = [{"params": self._weights(), "lr": self.training.lr}]
+        selector = self.learner.selector
+        if selector is not None:
+            lr = self.training.mask_lr or self._mask_lr()
+            masks = [selector.rank_loga, selector.gate_loga]
+            groups.append({"params": [m for m in masks if m.requires_grad], "lr": lr})
+            if selector.lambdas.requires_grad:
+                groups.append({"params": [selector.lambdas], "lr": lr, "maximize": True})
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
+        return self.optimizer
+
+    def _mask_lr(self) -> float:
+        """Adam moves a parameter by about its rate each step: let a mask cross from open to closed
+        (nine units) within half the warm-up, between the paper's .01 and a tenfold of that."""
+        batches = len(self.text_lengths) / (self.training.batch_size * self.training.accumulation)
+        steps = max(1.0, batches * self.args.num_train_epochs * self.training.sparsity_warmup)
+        return min(0.1, max(0.01, 18 / steps))
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Linear warm-up and decay for weights; masks keep their rate, as in the paper."""
+        rising = max(1.0, self.training.lr_warmup * num_training_steps)
+
+        def weights(step: int) -> float:
+            left = (num_training_steps - step) / max(1.0, num_training_steps - rising)
+            return min(step / rising, max(0.0, left)) if step < rising else max(0.0, left)
+
+        optimizer = optimizer or self.optimizer
+        shapes = [weights] + [lambda step: 1.0] * (len(optimizer.param_groups) - 1)
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, shapes)
+        return self.lr_scheduler
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        return self.accelerator.clip_grad_norm_(self._weights(), self.args.max_grad_norm)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = model(**inputs)["loss"]
+        if not math.isfinite(float(loss.detach())):
+            raise UserError(
+                f"the loss became {float(loss.detach())} at step {self.state.global_step}; the last "
+                f"good checkpoint is in {self.args.output_dir}: try a smaller --lr with --resume"
+            )
+        return loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        selector = self.learner.selector
+        if selector is not None and "loss" in logs:
+            with torch.no_grad():
+                logs |= {"sparsity": float(selector.sparsity()), "target": selector.target()}
+            logs |= {f"loss_{name}": part for name, part in self.learner.parts.items()}
+            logs |= {f"lambda_{i + 1}": float(x) for i, x in enumerate(selector.lambdas)}
+        super().log(logs, *args, **kwargs)
+
+
+def train(
+    learner: Learner,
+    features: Sequence[dict[str, Any]],
+    collate: Collate,
+    training: Training,
+    *,
+    epochs: float,
+    out: Path,
+    label: str,
+    resume: bool = False,
+) -> list[dict[str, float]]:
+    """Run one stage; returns its log. Checkpoints under `out`, from which `resume` goes on."""
+    for p in learner.model.base_model.embeddings.parameters():
+        p.requires_grad_(training.train_embeddings)
+    args = TrainingArguments(
+        output_dir=str(out),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=training.batch_size,
+        gradient_accumulation_steps=training.accumulation,
+        max_grad_norm=training.max_grad_norm,
+        save_strategy="steps" if training.save_steps else "epoch",
+        save_steps=training.save_steps or 500,
+        save_total_limit=2,
+        logging_steps=10,
+        report_to=training.report_to,
+        remove_unused_columns=False,
+        seed=training.seed,
+        disable_tqdm=True,
+        use_cpu=ON_CPU,
+        dataloader_pin_memory=not ON_CPU,
+        ddp_find_unused_parameters=True,
+        ddp_backend=backend(),
+    )
+    trainer = FitTrainer(
+        learner,
+        training,
+        [len(f["input_ids"]) for f in features],
+        args=args,
+        train_dataset=features,
+        data_collator=collate,
+        callbacks=[Schedule(learner, training.sparsity_warmup), Bar(label)],
+    )
+    trainer.remove_callback(_printer())
+    trainer.train(resume_from_checkpoint=last_checkpoint(out) if resume else None)
+    return trainer.state.log_history
+
+
+def _printer() -> type[TrainerCallback]:
+    from transformers.trainer_callback import PrinterCallback
+
+    return PrinterCallback
+
+
+def last_checkpoint(out: Path) -> str | None:
+    """The newest checkpoint that was written to its end: the trainer's state is its last file."""
+    if not out.is_dir():
+        return None
+    for folder in out.glob("checkpoint-*"):
+        if not (folder / "trainer_state.json").exists():
+            for file in sorted(folder.rglob("*"), reverse=True):
+                file.rmdir() if file.is_dir() else file.unlink()
+            folder.rmdir()
+    return get_last_checkpoint(str(out))

@@ -1,0 +1,178 @@
+"""ToP (KDD'23): constraint-aware, ranking-distilled token pruning.
+
+Read beside the paper. Every layer that may prune has a *gate* mask (does it prune?) and *rank*
+masks over bins of relative rank (which ranks stay?); both are hard-concrete, learned together with
+the weights under a constraint on executed FLOPs. Where the published code and the paper part ways,
+we follow what will be executed: ratios are cumulative shares of the original length, keys are
+weighed inside the softmax, the target is over the user's own lengths.
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from toprune import hard_concrete
+from toprune.budget import Budget, Lengths
+from toprune.cost import Sizes, expected_share
+from toprune.plan import DENOMINATOR, Plan, Step
+from toprune.tokens import Tokens
+
+START = 4.6  # gates start closed at -START, ranks open at +START (P(z > 0) = .047 and .998)
+
+
+@dataclass(frozen=True)
+class Top:
+    """Settings of the method; the training's own are in `fit.Training`."""
+
+    bins: int = 50  # rank masks of a layer
+    first: int = 0  # first layer that may prune, counted from zero
+    gates: bool = True  # False: every layer from `first` on prunes (the paper's ablation)
+    constraint: Literal["lagrangian", "projection"] = "projection"
+    distill: Literal["lambda", "mse", "ce", "none"] = "lambda"
+    distill_weight: float = 1.0  # at the start; falls linearly to zero over the warm-up
+    top_k: int = 20  # tokens that the ranking distillation calls relevant
+    tilt: float = 2.0  # how much lower the worst rank starts than the best: breaks the tie
+
+
+class Selector(nn.Module):
+    """The masks while they are learned: `weights` for a layer, `penalty` for the trainer, `plan`
+    at the end."""
+
+    def __init__(self, settings: Top, sizes: Sizes, lengths: Lengths, budget: Budget):
+        super().__init__()
+        self.settings, self.sizes, self.lengths = settings, sizes, lengths
+        layers = sizes.layers - 1 - settings.first
+        slope = torch.linspace(0, settings.tilt, settings.bins)
+        self.rank_loga = nn.Parameter((START - slope).repeat(layers, 1))  # (P, bins)
+        self.gate_loga = nn.Parameter(torch.full((layers,), -START), settings.gates)  # (P,)
+        self.lambdas = nn.Parameter(torch.zeros(2), settings.constraint == "lagrangian")
+        with torch.no_grad():
+            self.sparsity_start = float(self._sparsity(self.rank_loga, self.gate_loga))
+        self.sparsity_target = budget.sparsity
+        self.progress = 1.0  # share of the warm-up that is over; the trainer moves it
+        self._z: tuple[Tensor, Tensor] | None = None  # this step's masks: ranks, gates
+
+    # -- this step's masks -------------------------------------------------------------------
+
+    def target(self) -> float:
+        """Linear warm-up from the sparsity that the masks start with, not from zero: below it
+        the first multiplier would move the wrong way."""
+        grown = (self.sparsity_target - self.sparsity_start) * min(1.0, self.progress)
+        return self.sparsity_start + grown
+
+    def sample(self) -> None:
+        """Draw all masks once for a forward pass; the batch shares them."""
+        rank_loga, gate_loga = self.logits()
+        rank = hard_concrete.sample(rank_loga)
+        if not self.settings.gates:
+            self._z = rank, torch.ones_like(gate_loga)
+            return
+        gate = hard_concrete.sample(gate_loga)
+        self._z = rank, (gate > 0).to(gate) + gate - gate.detach()  # straight-through
+
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """The log-alphas in force: as learned, or shifted until the target is met exactly."""
+        if self.settings.constraint == "lagrangian":
+            with torch.no_grad():
+                self.rank_loga.clamp_(-hard_concrete.LIMIT, hard_concrete.LIMIT)
+                self.gate_loga.clamp_(-hard_concrete.LIMIT, hard_concrete.LIMIT)
+            return self.rank_loga, self.gate_loga
+        shift = self._project()
+        return self.rank_loga - shift, self.gate_loga + shift
+
+    def opens(self, layer: int) -> bool:
+        """Does this layer prune in the current draw?"""
+        at = layer - self.settings.first
+        assert self._z is not None
+        return 0 <= at < len(self._z[1]) and bool(self._z[1][at] > 0)
+
+    def weights(self, layer: int, scores: Tensor, tokens: Tokens, hidden: Tensor) -> Tensor:
+        """Soft keep weight (B, K) of every row by its rank, relative to the original length."""
+        assert self._z is not None
+        assert tokens.rank is not None
+        at = layer - self.settings.first
+        bins = (tokens.rank * self.settings.bins // tokens.n[:, None]).clamp(
+            max=self.settings.bins - 1
+        )
+        keep = self._z[0][at][bins]
+        weight = 1 - (1 - keep) * self._z[1][at]
+        return weight.masked_fill(tokens.protected, 1.0)
+
+    # -- the constraint ------------------------------------------------------------------------
+
+    def ratios(self, rank_loga: Tensor, gate_loga: Tensor) -> list[Tensor]:
+        """Expected share of tokens that enter layer i + 1, for i = 0 .. L - 2.
+
+        A token of rank bin b is alive after layer i if no open gate up to i has dropped its bin.
+        """
+        closed = 1 - hard_concrete.p_open(rank_loga)  # (P, bins)
+        if self.settings.gates:
+            closed = closed * hard_concrete.p_open(gate_loga)[:, None]
+        alive = (1 - closed).cumprod(0).mean(1)
+        one = torch.ones((), dtype=alive.dtype)
+        return [one] * self.settings.first + list(alive.unbind())
+
+    def _sparsity(self, rank_loga: Tensor, gate_loga: Tensor) -> Tensor:
+        ratios = self.ratios(rank_loga, gate_loga)
+        return 1 - torch.as_tensor(expected_share(self.sizes, ratios, self.lengths))
+
+    def sparsity(self) -> Tensor:
+        """Expected share of real FLOPs removed by the masks in force."""
+        return self._sparsity(*self.logits())
+
+    def penalty(self) -> Tensor:
+        """Augmented Lagrangian; masks descend on it, the multipliers ascend (`maximize=True`)."""
+        if self.settings.constraint == "projection":
+            return self.rank_loga.new_zeros(())
+        off = self.sparsity() - self.target()
+        return self.lambdas[0] * off + self.lambdas[1] * off.square()
+
+    def _project(self) -> Tensor:
+        """The shift c that makes the expected sparsity equal the target, with the gradient of the
+        implicit function: dc = - (ds/dtheta) / (ds/dc) dtheta. No multipliers to wait for."""
+        target = self.target()
+        with torch.no_grad():
+            low, high = -20.0, 20.0
+            for _ in range(30):
+                mid = (low + high) / 2
+                if self._sparsity(self.rank_loga - mid, self.gate_loga + mid) < target:
+                    low = mid
+                else:
+                    high = mid
+        c = torch.tensor((low + high) / 2, requires_grad=True)
+        with torch.enable_grad():
+            fixed = self._sparsity(self.rank_loga.detach() - c, self.gate_loga.detach() + c)
+            (slope,) = torch.autograd.grad(fixed, c)
+        off = self._sparsity(self.rank_loga - c.detach(), self.gate_loga + c.detach()) - target
+        return c.detach() - (off - off.detach()) / slope.clamp_min(1e-4)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def plan(self, blank: Plan, probes: Tensor | None) -> Plan:
+        """Gates at one half, expected shares of the open layers; `blank` says for which model.
+        The ratios still need `schedule.repair` to meet the budget to the token."""
+        with torch.no_grad():
+            rank_loga, gate_loga = self.logits()
+            if self.settings.gates:
+                open_ = hard_concrete.p_open(gate_loga) >= 0.5
+                open_[hard_concrete.p_open(gate_loga).argmax()] = True  # never an empty plan
+            else:
+                open_ = torch.ones_like(gate_loga, dtype=torch.bool)
+            closed = (1 - hard_concrete.p_open(rank_loga)) * open_[:, None]
+            alive = (1 - closed).cumprod(0).mean(1)
+        steps = tuple(
+            Step(i + self.settings.first, _notch(r)) for i, r in enumerate(alive.tolist()) if open_[i]
+        )
+        return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
+
+
+def _notch(ratio: float) -> Fraction:
+    return Fraction(min(DENOMINATOR - 1, max(1, round(ratio * DENOMINATOR))), DENOMINATOR)
+
+
+def probe_of(probes: Tensor | None, layer: int) -> tuple[float, ...] | None:
+    """The numbers that a plan whose first step is at `layer` ranks by."""
+    return None if probes is None else tuple(probes[layer].tolist())

@@ -1,0 +1,72 @@
+"""Loading a sequence classifier and its tokenizer, with one clear line when that cannot work."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from toprune.data import Examples
+from toprune.errors import UserError
+from toprune.families import FAMILIES, family_of
+
+Source = Any  # a directory, a hub id, or a model object
+
+
+def load_model(
+    source: Source, task: ModuleType, examples: Examples, *, new_head: bool = False
+) -> Any:
+    """A model whose head fits the task; `new_head` gives it one when it has none (fine-tuning)."""
+    if not isinstance(source, str | Path):
+        family_of(source)
+        task.check_head(source.config, examples)
+        return source
+    config = read_config(source)
+    head: dict[str, Any] = {}
+    if new_head:
+        head = {"num_labels": task.num_outputs(examples)}
+        if examples.label_names is not None:
+            head["id2label"] = dict(enumerate(examples.label_names))
+            head["label2id"] = {name: i for i, name in enumerate(examples.label_names)}
+        if task.NAME == "regress":
+            head["problem_type"] = "regression"
+        head["ignore_mismatched_sizes"] = True
+    model, info = AutoModelForSequenceClassification.from_pretrained(
+        str(source), output_loading_info=True, **head
+    )
+    fresh = [name for name in info["missing_keys"] if "pooler" not in name]
+    if fresh and not new_head:
+        raise UserError(
+            f"{source} has no trained head for {task.NAME} ({fresh[0]} is missing); "
+            "run 'toprune finetune' on it first"
+        )
+    family_of(model)
+    task.check_head(config if not new_head else model.config, examples)
+    return model
+
+
+def load_tokenizer(source: Source) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(str(source))
+    except (OSError, ValueError) as error:
+        raise UserError(f"no tokenizer in {source}: {_first_line(error)}") from error
+
+
+def read_config(source: str | Path) -> Any:
+    """The config first: a wrong architecture is refused before gigabytes are read."""
+    looks_local = isinstance(source, Path) or str(source).startswith((".", "/", "~"))
+    if looks_local and not Path(source).expanduser().is_dir():
+        raise UserError(f"there is no model directory {source}; give a directory or a hub id")
+    try:
+        config = AutoConfig.from_pretrained(str(source))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read a model from {source}: {_first_line(error)}") from error
+    if config.model_type not in FAMILIES:
+        raise UserError(
+            f"architecture '{config.model_type}' is not known; supported: {', '.join(FAMILIES)}"
+        )
+    return config
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200]

@@ -1,0 +1,245 @@
+"""The plan: which layers drop tokens and how many stay. The one artefact everything else reads."""
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args
+
+from toprune.errors import UserError
+
+Score = Literal["received", "probe"]
+Restore = Literal["none", "last"]
+
+SCHEMA = 1
+DENOMINATOR = 1000  # of ratios we write: finer than one token of a text of 512
+MAX_DENOMINATOR = 10_000  # of ratios we read: n * numerator stays small in every runtime
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(f"plan: {message}")
+
+
+@dataclass(frozen=True)
+class Step:
+    """From `layer` on, a share `keep` of the ORIGINAL length stays alive.
+
+    It acts after the layer's attention (with `restore`, after its FFN). A fraction, not a float, so
+    that `ceil(keep * n)` is the same integer in Python, torch and ONNX.
+    """
+
+    layer: int
+    keep: Fraction
+
+    def __post_init__(self) -> None:
+        keep = self.keep
+        _require(
+            isinstance(keep, Fraction),  # pyright: ignore[reportUnnecessaryIsInstance]
+            f"keep must be a Fraction like Fraction(37, 50), not {keep!r}",
+        )
+        _require(0 < keep <= 1, f"keep must be above 0 and at most 1, not {keep}")
+        _require(
+            keep.denominator <= MAX_DENOMINATOR,
+            f"keep {keep} has a denominator above {MAX_DENOMINATOR}; round it",
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a method produces and all that cost, model, exporter and report consume.
+
+    Ratios are cumulative and relative to the original length: what the budget expects is what runs.
+    The first token always stays, and so do the token ids in `protect`.
+    """
+
+    family: str
+    n_layers: int
+    width: int
+    score: Score
+    steps: tuple[Step, ...]
+    probe: tuple[float, ...] | None = None  # (D,): score = state at the first step @ probe
+    protect: tuple[int, ...] = ()
+    min_tokens: int = 2
+    restore: Restore = "none"
+    provenance: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        _check_schema(self.schema)
+        _require(self.family != "", "family must not be empty")
+        _require(self.n_layers >= 1, f"n_layers must be at least 1, not {self.n_layers}")
+        _require(self.width >= 1, f"width must be at least 1, not {self.width}")
+        _require(self.min_tokens >= 1, f"min_tokens must be at least 1, not {self.min_tokens}")
+        _require(self.score in get_args(Score), f"score {self.score!r} must be received or probe")
+        _require(
+            self.restore in get_args(Restore), f"restore {self.restore!r} must be none or last"
+        )
+        _require(all(i >= 0 for i in self.protect), "protect must list token ids, 0 or above")
+        self._check_steps()
+        self._check_probe()
+        try:  # a private copy in plain JSON: nobody else can change it, and saving cannot fail
+            provenance = json.loads(json.dumps(self.provenance, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"plan: provenance must be plain JSON ({error})") from error
+        object.__setattr__(self, "provenance", provenance)
+
+    def _check_steps(self) -> None:
+        layers = [step.layer for step in self.steps]
+        _require(
+            all(0 <= layer <= self.n_layers - 2 for layer in layers),
+            f"steps belong in layers 0 to {self.n_layers - 2}, not {layers}; in the last layer "
+            "only the rows that the head reads are computed anyway",
+        )
+        _require(all(a < b for a, b in pairwise(layers)), f"step layers must increase: {layers}")
+        keeps = [step.keep for step in self.steps]
+        _require(
+            all(a >= b for a, b in pairwise(keeps)),
+            f"keep ratios must not grow over the layers: {', '.join(map(str, keeps))}",
+        )
+
+    def _check_probe(self) -> None:
+        if self.probe is None:
+            _require(
+                self.score != "probe" or not self.steps, "score probe needs a probe; fit one first"
+            )
+            return
+        _require(
+            self.score == "probe", f"a probe is given but the score is {self.score!r}; drop one"
+        )
+        _require(
+            len(self.probe) == self.width,
+            f"the probe has {len(self.probe)} numbers, the model is {self.width} wide; fit it anew",
+        )
+        _require(all(map(math.isfinite, self.probe)), "the probe is not finite; fit it anew")
+        object.__setattr__(self, "probe", tuple(map(float, self.probe)))  # numpy's are not JSON
+
+    def keep(self, step: Step, n: int) -> int:
+        """Tokens alive after `step` in an example that came with n: integer arithmetic only."""
+        share = -(-n * step.keep.numerator // step.keep.denominator)  # ceil
+        return min(n, max(share, self.min_tokens))
+
+    def lengths(self, n: int) -> list[int]:
+        """Tokens that enter each layer 0..L-1; entry i+1 is what the step at layer i leaves."""
+        entering = [n] * self.n_layers
+        for step in self.steps:
+            kept = self.keep(step, n)
+            entering[step.layer + 1 :] = [kept] * (self.n_layers - step.layer - 1)
+        return entering
+
+    def check_model(self, family: str, n_layers: int, width: int) -> None:
+        """Refuse a model that this plan was not made for."""
+        ours, theirs = (self.family, self.n_layers, self.width), (family, n_layers, width)
+        if ours != theirs:
+            raise UserError(
+                "plan is for another model: it wants {} with {} layers of width {}, ".format(*ours)
+                + "this is {} with {} layers of width {}; ".format(*theirs)
+                + "load the model it was made for, or prune this one"
+            )
+
+    def to_json(self) -> str:
+        """One line per field: readable beside a probe of hundreds of numbers, and diffs well."""
+        steps = [{"layer": step.layer, "keep": str(step.keep)} for step in self.steps]
+        fields = {"schema": self.schema} | vars(self) | {"steps": steps}
+        lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"plan: not valid JSON ({error})") from error
+        _require(type(data) is dict, "must be a JSON object")
+        _check_schema(data.get("schema"))  # first: another schema may have any other fields
+        _check_fields(data, _FIELDS, "the plan")
+        for step in data["steps"]:
+            _check_fields(step, _STEP_FIELDS, "a step")
+        data["steps"] = tuple(Step(s["layer"], _ratio(s["keep"])) for s in data["steps"])
+        data["protect"] = _numbers(data.get("protect", []), "protect", (int,))
+        if data.get("probe") is not None:
+            probe = _numbers(data["probe"], "probe", (int, float))
+            data["probe"] = tuple(float(str(w)) for w in probe)  # str: 10**400 becomes inf, refused
+        return cls(**data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file whole or not at all."""
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            draft.write_text(self.to_json(), encoding="utf-8", newline="\n")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"plan: cannot read {os.fspath(path)} ({error})") from error
+        return cls.from_json(text)
+
+    def summary(self) -> str:
+        """Text for people: layers count from one."""
+        lines = [
+            f"plan for {self.family}, {self.n_layers} layers of width {self.width}: "
+            f"score {self.score}, restore {self.restore}, "
+            f"at least {self.min_tokens} tokens, {len(self.protect)} protected ids"
+        ]
+        for step in self.steps:
+            share = f"{float(step.keep):.1%}"
+            lines.append(f"  layer {step.layer + 1:2d} keeps {share:>6} of the original tokens")
+        return "\n".join(lines if self.steps else [*lines, "  every token stays in every layer"])
+
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "schema": (int,),
+    "family": (str,),
+    "n_layers": (int,),
+    "width": (int,),
+    "score": (str,),
+    "steps": (list,),
+    "probe": (list, NoneType),
+    "protect": (list,),
+    "min_tokens": (int,),
+    "restore": (str,),
+    "provenance": (dict,),
+}
+_OPTIONAL = {"probe", "protect", "min_tokens", "restore", "provenance"}
+_STEP_FIELDS: dict[str, tuple[type, ...]] = {"layer": (int,), "keep": (str,)}
+
+
+def _check_schema(schema: Any) -> None:
+    known = f"this toprune reads {SCHEMA}; upgrade toprune or prune anew"
+    _require(schema == SCHEMA, f"schema {schema!r} is not known, {known}")
+
+
+def _check_fields(data: Any, fields: dict[str, tuple[type, ...]], where: str) -> None:
+    """Every field known, present and of its JSON type. Exact types: `true` is no number."""
+    _require(type(data) is dict, f"{where} must be a JSON object")
+    unknown = sorted(data.keys() - fields.keys())
+    _require(not unknown, f"{where} has unknown fields {unknown}; remove them")
+    missing = sorted(fields.keys() - _OPTIONAL - data.keys())
+    _require(not missing, f"{where} lacks the fields {missing}; add them")
+    for key, value in data.items():
+        wanted = " or ".join(kind.__name__ for kind in fields[key])
+        _require(type(value) in fields[key], f"{key} must be {wanted}, not {value!r}")
+
+
+def _ratio(text: str) -> Fraction:
+    """Read `37/50`. Stricter than Fraction(text), which would also take `1e999999999`."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:/([1-9][0-9]{0,8}))?", text)
+    if match is None:
+        raise UserError(f'plan: keep must be a fraction like "37/50", not {text!r}')
+    return Fraction(int(match[1]), int(match[2] or 1))
+
+
+def _numbers(values: list[Any], key: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+    _require(all(type(v) in types for v in values), f"{key} must hold numbers only")
+    return tuple(values)

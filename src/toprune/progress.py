@@ -1,0 +1,81 @@
+"""Progress for people: what happens, how far it is, how long it will take. Silent off a terminal's
+sight: rich writes to stderr, so that `--json` output stays clean."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from transformers import TrainerCallback
+
+console = Console(stderr=True)
+
+
+class Advance(Protocol):
+    def __call__(self, count: int = 1) -> None: ...
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+    )
+
+
+@contextmanager
+def bar(label: str, total: int) -> Iterator[Advance]:
+    """A bar over `total` things: the yielded function moves it."""
+    with _progress() as progress:
+        task = progress.add_task(label, total=total, note="")
+
+        def advance(count: int = 1) -> None:
+            progress.advance(task, count)
+
+        yield advance
+
+
+class Bar(TrainerCallback):
+    """The Trainer's steps as a bar, with its latest loss."""
+
+    def __init__(self, label: str):
+        self.label = label
+        self.progress: Progress | None = None
+        self.task: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.progress = _progress()
+            self.progress.start()
+            self.task = self.progress.add_task(
+                self.label, total=state.max_steps, completed=state.global_step, note=""
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.progress is not None and logs and "loss" in logs:
+            note = f"loss {float(logs['loss']):.3f}"
+            if "sparsity" in logs:
+                note += f", sparsity {logs['sparsity']:.2f} of {logs['target']:.2f}"
+            self.progress.update(self.task, note=note)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None

@@ -1,0 +1,99 @@
+"""What a run asked for, expected, executed and cost, as plain JSON: the proof beside the model."""
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toprune.cost import reduction
+from toprune.data import Examples
+from toprune.evaluation import paired, with_intervals
+
+if TYPE_CHECKING:
+    from toprune.stages import Job, Outcome
+
+
+def environment() -> dict[str, Any]:
+    """Where numbers were made: machine, versions, commit."""
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for name in ("toprune", "torch", "transformers", "accelerate", "numpy", "onnxruntime"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"machine": _cpu(), "versions": versions, "commit": _commit()}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} cores" if names else platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that toprune runs from, '+' when it was changed since."""
+    here = Path(__file__).parent
+    try:
+        told = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None
+
+
+def evaluation_report(task: ModuleType, logits: np.ndarray, examples: Examples) -> dict[str, Any]:
+    """Metrics with intervals where there are labels."""
+    report: dict[str, Any] = {"task": task.NAME, "examples": len(examples)}
+    if examples.labels is not None:
+        report["metrics"] = with_intervals(task, logits, np.array(examples.labels))
+    return report
+
+
+def prune_report(
+    job: "Job",
+    outcome: "Outcome",
+    held_out: Examples,
+    dense: np.ndarray,
+    pruned: np.ndarray,
+    max_length: int,
+) -> dict[str, Any]:
+    """Asked, expected, executed; dense and pruned side by side on what training never saw."""
+    from toprune.families import sizes_of
+    from toprune.stages import settings_of
+
+    sizes = sizes_of(job.model)
+    done = reduction(sizes, outcome.plan, job.lengths, max_length=max_length)
+    report: dict[str, Any] = {
+        "task": job.task.NAME,
+        "max_length": max_length,
+        "budget": {
+            "asked": job.budget.asked,
+            "expected": outcome.expected,
+            "executed": vars(done),
+        },
+        "examples": len(held_out),
+        "agreement": float((job.task.predict(dense) == job.task.predict(pruned)).mean())
+        if job.task.NAME == "classify"
+        else float(np.corrcoef(dense[:, 0], pruned[:, 0])[0, 1]),
+        "kept_per_layer": outcome.plan.lengths(round(job.lengths.mean)),
+        "lengths": job.lengths.to_json(),
+        "log": outcome.log,
+        "provenance": {"method": "top", "settings": settings_of(job)} | environment(),
+    }
+    if held_out.labels is not None:
+        labels = np.array(held_out.labels)
+        report["dense"] = with_intervals(job.task, dense, labels)
+        report["pruned"] = with_intervals(job.task, pruned, labels)
+        report["difference"] = paired(job.task, dense, pruned, labels)
+    return report

@@ -1,0 +1,226 @@
+"""Where examples come from: every source that a user may name becomes a `Table`, or one per split.
+
+Cells stay as they are written ("007" is not 7, "null" is a word): what they mean is decided in
+`data.py`. Only Parquet, `datasets` directories and hub names need `datasets`.
+"""
+
+import csv
+import gzip
+import io
+import json
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from toprune.errors import UserError
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "validation_matched": "validation",
+    "dev_matched": "validation",
+    "test": "test",
+    "testing": "test",
+    "test_matched": "test",
+}
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, possibly lazy, and the class names of those columns that carry them."""
+
+    columns: Mapping[str, Iterable[Any]]
+    classes: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+def read(source: Any, *, header: bool = True) -> Table | dict[str, Table]:
+    """Open a source; a mapping of splits comes back with canonical names (`dev` -> `validation`).
+
+    source: a file, a directory, a hub name (`owner/name` or `owner/name:config`), a `Dataset` or
+    DataFrame, rows as dicts, or a mapping from split names to any of these.
+    """
+    if isinstance(source, Mapping):
+        return _by_split({str(name): _single(part, header) for name, part in source.items()})
+    if not isinstance(source, str | Path):
+        return _single(source, header)
+    path = Path(source)
+    if path.is_dir():
+        return _read_directory(path, header)
+    if path.is_file():
+        return _read_file(path, header)
+    # A path with a data file's ending, or inside a directory that is here, is a typing error: say
+    # so at once rather than after a round of network time-outs.
+    is_file_name = _ending(path) in READERS or (path.parent.name and path.parent.is_dir())
+    if isinstance(source, str) and HUB_NAME.fullmatch(source) and not is_file_name:
+        return _load_dataset(*source.split(":"))
+    raise UserError(
+        f"no file or directory {str(source)!r}; check the path "
+        "(a data set on the hub is named owner/name or owner/name:config)"
+    )
+
+
+def _single(source: Any, header: bool) -> Table:
+    if isinstance(source, str | Path):
+        found = read(source, header=header)
+        if isinstance(found, Table):
+            return found
+        raise UserError(f"{source} holds several splits; name one file for each split")
+    if hasattr(source, "column_names"):  # datasets.Dataset
+        return _from_dataset(source)
+    if hasattr(source, "notna"):  # pandas.DataFrame; None in place of its several kinds of nothing
+        plain = source.astype(object).where(source.notna(), None)
+        return Table({str(name): plain[name].tolist() for name in plain.columns})
+    if isinstance(source, Iterable):
+        try:
+            return _from_rows(source)
+        except ValueError as problem:
+            raise UserError(f"cannot read the examples: {problem}") from problem
+    raise UserError(f"cannot read examples from a {type(source).__name__}; give rows as dicts")
+
+
+def _by_split(tables: Mapping[str, Table]) -> dict[str, Table]:
+    found: dict[str, Table] = {}
+    for name, table in tables.items():
+        split = SPLITS.get(name.lower(), name)
+        if split in found:
+            raise UserError(f"the source has two {split} sets ({', '.join(tables)}); keep one")
+        found[split] = table
+    return found
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _read_file(path: Path, header: bool) -> Table:
+    ending = _ending(path)
+    if ending not in READERS:
+        raise UserError(
+            f"{path}: unknown ending {ending!r}; known: {' '.join(READERS)}, each also with .gz"
+        )
+    is_packed = path.suffix.lower() == ".gz"
+    try:
+        with gzip.open(path) if is_packed else path.open("rb") as file:
+            return READERS[ending](cast(BinaryIO, file), header)
+    except (ValueError, OSError, EOFError, csv.Error, zlib.error) as problem:
+        raise UserError(
+            f"{path} is not a good {ending} file ({_first_line(problem)}); "
+            "check its content and its ending"
+        ) from problem
+
+
+def _read_directory(path: Path, header: bool) -> Table | dict[str, Table]:
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        import datasets
+
+        return _from_datasets(datasets.load_from_disk(str(path)))
+    files = {
+        file.name.split(".")[0]: file
+        for file in sorted(path.iterdir())
+        if file.name.split(".")[0].lower() in SPLITS and _ending(file) in READERS
+    }
+    if files:
+        return _by_split({name: _read_file(file, header) for name, file in files.items()})
+    return _load_dataset(str(path))  # e.g. data/train-00000-of-00002.parquet
+
+
+def _load_dataset(name: str, config: str | None = None) -> Table | dict[str, Table]:
+    import datasets
+
+    try:
+        return _from_datasets(datasets.load_dataset(name, config))
+    except Exception as problem:  # datasets raises whatever its file systems raise
+        raise UserError(
+            f"cannot load the data set {name!r}: {_first_line(problem)}; give a file "
+            f"({' '.join(READERS)}), a directory with train and test files, or owner/name:config"
+        ) from problem
+
+
+def _from_datasets(loaded: Any) -> Table | dict[str, Table]:
+    if isinstance(loaded, Mapping):
+        return _by_split({str(name): _from_dataset(part) for name, part in loaded.items()})
+    return _from_dataset(loaded)
+
+
+def _from_dataset(dataset: Any) -> Table:
+    plain = dataset.with_format(None)
+    classes = {name: f.names for name, f in plain.features.items() if hasattr(f, "int2str")}
+    return Table({name: plain[name] for name in plain.column_names}, classes)
+
+
+def _from_rows(rows: Iterable[Any]) -> Table:
+    rows = list(rows)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number} is a {type(row).__name__}, not named columns")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table({str(name): [row.get(name) for row in rows] for name in names})
+
+
+def _read_delimited(file: BinaryIO, header: bool, delimiter: str, quoted: bool) -> Table:
+    csv.field_size_limit(sys.maxsize)  # the default, 128 kB, is less than some newsgroup posts
+    lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    rows = [(reader.line_num, row) for row in reader if row]
+    if not rows:
+        raise ValueError("it is empty")
+    names = rows.pop(0)[1] if header else [str(i) for i in range(len(rows[0][1]))]
+    if len(set(names)) < len(names):
+        raise ValueError("two columns have the same name")
+    for line, row in rows:
+        if len(row) != len(names):
+            raise ValueError(f"line {line} has {len(row)} fields, the first {len(names)}")
+    return Table({name: [row[i] for _, row in rows] for i, name in enumerate(names)})
+
+
+def _read_json(file: BinaryIO, header: bool) -> Table:
+    text = file.read().decode("utf-8-sig")
+    # One record per line is common under this ending too.
+    is_list = text.lstrip().startswith("[")
+    return _from_rows(json.loads(text) if is_list else _json_lines(io.StringIO(text)))
+
+
+def _read_jsonl(file: BinaryIO, header: bool) -> Table:
+    return _from_rows(_json_lines(io.TextIOWrapper(file, encoding="utf-8-sig")))
+
+
+def _json_lines(lines: Iterable[str]) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                yield json.loads(line)
+        except json.JSONDecodeError as problem:
+            raise ValueError(f"line {number}: {problem.msg}") from problem
+
+
+def _read_parquet(file: BinaryIO, header: bool) -> Table:
+    import datasets
+    import pyarrow.parquet
+
+    # As a Dataset, because Parquet files from the hub keep their class names in the schema.
+    return _from_dataset(datasets.Dataset(pyarrow.parquet.read_table(file)))
+
+
+def _first_line(problem: BaseException) -> str:
+    return next(iter(str(problem).splitlines()), type(problem).__name__).rstrip(".")
+
+
+# TSV has no quoting: a quotation mark in GLUE's files is just a character.
+READERS: dict[str, Callable[[BinaryIO, bool], Table]] = {
+    ".csv": partial(_read_delimited, delimiter=",", quoted=True),
+    ".tsv": partial(_read_delimited, delimiter="\t", quoted=False),
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+}

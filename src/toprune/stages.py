@@ -1,0 +1,280 @@
+"""From a dense model to a pruned one: probe, teacher, soft stage, repair, hard stage.
+
+Every stage leaves its result in the work directory, so that a killed run goes on where it was, and
+so that other processes of the same run read what the first one computed.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from toprune.attach import attach, attach_policy, detach
+from toprune.batching import in_batches
+from toprune.budget import Budget, Lengths
+from toprune.calibrate import calibrate
+from toprune.encode import Collate
+from toprune.errors import UserError
+from toprune.families import family_of, sizes_of
+from toprune.fit import Learner, Training, train
+from toprune.learn import Learn
+from toprune.methods.top import Selector, Top, probe_of
+from toprune.plan import Plan, Score
+from toprune.probe import fit_probes
+from toprune.processes import processes
+from toprune.progress import bar
+from toprune.schedule import geometric, largest_reduction, repair, single_cut
+from toprune.teacher import Teacher, teach
+
+PROBE_TEXTS = 512
+CALIBRATION_TEXTS = 256
+
+
+@dataclass
+class Job:
+    """Everything that a run needs; the model is changed in place."""
+
+    model: Any
+    tokenizer: Any
+    task: ModuleType
+    features: Sequence[dict[str, Any]]  # of the training texts
+    lengths: Lengths  # of the texts that the budget is for
+    budget: Budget
+    score: Score
+    top: Top
+    training: Training
+    work: Path
+    protect: tuple[int, ...] = ()
+    min_tokens: int = 2
+
+    def blank(self) -> Plan:
+        """A plan of no steps for this model."""
+        sizes = sizes_of(self.model)
+        return Plan(
+            family=family_of(self.model).name,
+            n_layers=sizes.layers,
+            width=sizes.width,
+            score=self.score,
+            steps=(),
+            protect=self.protect,
+            min_tokens=self.min_tokens,
+        )
+
+    def some(self, count: int) -> list[dict[str, Tensor]]:
+        """Batches of a seeded sample of the training texts, without labels."""
+        rng = np.random.default_rng(self.training.seed)
+        rows = rng.permutation(len(self.features))[:count]
+        batches = in_batches([self.features[i] for i in rows], Collate(self.tokenizer))
+        return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in batches]
+
+    def repaired(self, plan: Plan) -> Plan:
+        return repair(sizes_of(self.model), plan, self.lengths, self.budget)
+
+
+@dataclass
+class Outcome:
+    plan: Plan  # meets the budget
+    expected: float | None  # reduction that the masks expected before repair; None: not learned
+    log: list[dict[str, float]]
+
+
+def run(job: Job, *, resume: bool = False) -> Outcome:
+    """Learn a plan and the weights for it."""
+    check_reach(job)
+    job.work.mkdir(parents=True, exist_ok=True)
+    probes = _probes(job) if job.score == "probe" else None
+    training = job.training
+    if training.soft_epochs == 0 and training.hard_epochs == 0:
+        return Outcome(_calibrated(job, probes), None, [])
+    teacher = _teacher(job, probes)
+    collate = Collate(job.tokenizer, teacher.extras)
+    if training.soft_epochs > 0:
+        outcome = _soft(job, probes, collate, resume=resume)
+    else:
+        outcome = Outcome(_calibrated(job, probes), None, [])
+    if training.hard_epochs > 0:
+        outcome.log += _hard(job, outcome.plan, collate, resume=resume)
+    detach(job.model)
+    return outcome
+
+
+def check_reach(job: Job) -> None:
+    """Say at once when no plan of this model can meet the budget."""
+    sizes = sizes_of(job.model)
+    if not 0 <= job.top.first <= sizes.layers - 2:
+        raise UserError(
+            f"the first prunable layer must be in 0..{sizes.layers - 2}, not {job.top.first}"
+        )
+    most = largest_reduction(
+        sizes, job.lengths, job.top.first, job.min_tokens, "none", job.score
+    )
+    if job.budget.reduction > most:
+        raise UserError(
+            f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
+            f"to {int(most * 100) / 100:.2f}x at most; ask for less"
+        )
+
+
+def _once(path: Path, compute: Callable[[], None]) -> None:
+    """Compute what is to be in `path` unless it is there; one process does it for all."""
+    state = processes()
+    if state.is_main_process and not path.exists():
+        compute()
+    state.wait_for_everyone()
+    if not path.exists():
+        raise UserError(f"{path} is not there: processes of one run must share their --out directory")
+
+
+def _probes(job: Job) -> Tensor:
+    path = job.work / "probes.safetensors"
+
+    def compute() -> None:
+        batches = job.some(PROBE_TEXTS)
+        with bar("fitting the probe", len(batches)) as advance:
+            probes = fit_probes(job.model, _counted(batches, advance))
+        _save({"probes": probes}, path)
+
+    _once(path, compute)
+    return load_file(path)["probes"]
+
+
+def _counted(batches: Sequence[dict[str, Tensor]], advance: Any) -> Any:
+    for batch in batches:
+        yield batch
+        advance()
+
+
+def _teacher(job: Job, probes: Tensor | None) -> Teacher:
+    folder = job.work / "teacher"
+
+    def compute() -> None:
+        with bar("asking the dense model", len(job.features)) as advance:
+            plain = Collate(job.tokenizer)
+            teach(job.model, job.features, plain, probes=probes, progress=advance).save(folder)
+
+    _once(folder / "starts.npy", compute)
+    return Teacher.load(folder)
+
+
+def _calibrated(job: Job, probes: Tensor | None) -> Plan:
+    path = job.work / "calibrated.json"
+
+    def compute() -> None:
+        sizes = sizes_of(job.model)
+        starts: list[Plan] = []
+        for first in range(job.top.first, min(job.top.first + 3, sizes.layers - 1)):
+            for shape in (geometric, single_cut):
+                try:
+                    plan = shape(
+                        sizes,
+                        job.lengths,
+                        job.budget,
+                        family=family_of(job.model).name,
+                        first=first,
+                        score=job.score,
+                        probe=probe_of(probes, first),
+                        min_tokens=job.min_tokens,
+                        protect=job.protect,
+                    )
+                except UserError:  # out of reach from this layer on; an earlier one can
+                    continue
+                starts.append(plan)
+        batches = job.some(CALIBRATION_TEXTS)
+        plan = calibrate(
+            job.model, batches, job.task, starts, job.repaired, seed=job.training.seed
+        )
+        plan.save(path)
+
+    _once(path, compute)
+    return Plan.load(path)
+
+
+def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) -> Outcome:
+    """Learn masks and weights together; its end is a repaired plan and the weights so far."""
+    plan_path, weights_path = job.work / "soft.json", job.work / "soft.safetensors"
+    torch.manual_seed(job.training.seed)
+    if not (resume and plan_path.exists()):
+        sizes = sizes_of(job.model)
+        selector = Selector(job.top, sizes, job.lengths, job.budget)
+        third = max(job.top.first + 1, sizes.layers // 3)
+        policy = Learn(
+            selector,
+            job.score,
+            probes=probes,
+            protect=job.protect,
+            distilled=frozenset(range(job.top.first, third)),
+        )
+        attach_policy(job.model, policy)
+        learner = Learner(
+            job.model, job.task, label_weight=job.training.label_weight, policy=policy
+        )
+        log = train(
+            learner,
+            job.features,
+            collate,
+            job.training,
+            epochs=job.training.soft_epochs,
+            out=job.work / "soft",
+            label="soft stage",
+            resume=resume,
+        )
+        detach(job.model)
+        with torch.no_grad():
+            expected = 1 / (1 - float(selector.sparsity()))
+        plan = job.repaired(selector.plan(job.blank(), probes))
+        if processes().is_main_process:
+            _save(dict(job.model.state_dict()), weights_path)
+            note = {"expected": expected, "log": log}
+            replace(plan, provenance=note).save(plan_path)
+        processes().wait_for_everyone()
+    job.model.load_state_dict(load_file(weights_path))
+    plan = Plan.load(plan_path)
+    note = plan.provenance
+    return Outcome(replace(plan, provenance={}), note["expected"], note["log"])
+
+
+def _hard(job: Job, plan: Plan, collate: Collate, *, resume: bool) -> list[dict[str, float]]:
+    """Fine-tune with tokens truly gone: what is trained is what will run."""
+    torch.manual_seed(job.training.seed)
+    attach(job.model, plan)
+    learner = Learner(job.model, job.task, label_weight=job.training.label_weight)
+    return train(
+        learner,
+        job.features,
+        collate,
+        job.training,
+        epochs=job.training.hard_epochs,
+        out=job.work / "hard",
+        label="hard stage",
+        resume=resume,
+    )
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    draft = path.with_name(f".{path.name}")
+    save_file({name: t.contiguous() for name, t in tensors.items()}, draft)
+    draft.replace(path)
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """What must not change between a run and its resumption."""
+    return json.loads(
+        json.dumps(
+            {
+                "budget": job.budget.asked,
+                "score": job.score,
+                "top": vars(job.top),
+                "training": vars(job.training) | {"report_to": None, "save_steps": None},
+                "examples": len(job.features),
+                "lengths": job.lengths.to_json(),
+                "protect": job.protect,
+            }
+        )
+    )

@@ -1,0 +1,119 @@
+"""What the dense model says, computed once per example and reused every epoch.
+
+Logits for the task loss, token scores for the ranking distillation. Held in memory, or in a file
+that is mapped when it would be larger than SPILL bytes or when a directory asks for it (resume).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toprune.attach import Drop, attach_policy, detach
+from toprune.batching import in_batches
+from toprune.encode import Collate
+from toprune.families import sizes_of
+from toprune.tokens import Tokens
+
+SPILL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Teacher:
+    logits: np.ndarray  # (N, C)
+    scores: np.ndarray  # (tokens of all examples, P) log scores; P = 1 or one column per layer
+    starts: np.ndarray  # (N + 1,) where each example's tokens begin
+
+    def extras(self, rows: Sequence[int], length: int) -> dict[str, Tensor]:
+        """The teacher's words on a batch, padded to `length`."""
+        scores = np.zeros((len(rows), length, self.scores.shape[1]), np.float32)
+        for b, row in enumerate(rows):
+            own = self.scores[self.starts[row] : self.starts[row + 1]]
+            scores[b, : len(own)] = own
+        return {
+            "teacher_logits": torch.from_numpy(self.logits[list(rows)]),
+            "teacher_scores": torch.from_numpy(scores),
+        }
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("logits", "scores", "starts"):
+            draft = folder / f".{name}.npy"
+            np.save(draft, getattr(self, name))
+            draft.replace(folder / f"{name}.npy")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Teacher":
+        parts = [
+            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("logits", "scores", "starts")
+        ]
+        spilled = parts[1].nbytes > SPILL
+        logits, scores, starts = parts
+        return cls(np.array(logits), scores if spilled else np.array(scores), np.array(starts))
+
+
+class Listen:
+    """A policy that keeps every token and writes down how each was scored."""
+
+    protect: tuple[int, ...] = ()
+
+    def __init__(self, probes: Tensor | None, last: int):
+        self.probes, self.last = probes, last
+        self.whole = probes is None  # the last layer's received attention needs the whole layer
+        self.scores: list[Tensor] = []  # (B, S) each
+
+    def begin(self) -> None:
+        self.scores = []
+
+    def scored(self, layer: int) -> bool:
+        return self.probes is None and layer == self.last
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        if self.probes is not None:
+            self.scores.append(state @ self.probes[layer].to(state))
+        elif received is not None:
+            self.scores.append(received.clamp_min(1e-9).log())
+        return None
+
+
+def teach(
+    model: Any,
+    features: Sequence[dict[str, Any]],
+    collate: Collate,
+    *,
+    probes: Tensor | None,
+    progress: Any = None,
+) -> Teacher:
+    """Run the dense model over the training set once.
+
+    Target of the ranking: the attention received in the last layer (ToP), or with probes what the
+    dense model's own probe says at each layer, which keeps the ranking where it was fitted.
+    """
+    lengths = np.array([len(f["input_ids"]) for f in features])
+    starts = np.concatenate([[0], lengths.cumsum()])
+    layers = sizes_of(model).layers
+    listen = Listen(probes, layers - 1)
+    columns = 1 if probes is None else len(probes)
+    scores = np.zeros((starts[-1], columns), np.float32)
+    logits = np.zeros((len(features), model.config.num_labels), np.float32)
+    training = model.training
+    attach_policy(model.eval(), listen)
+    try:
+        with torch.inference_mode():
+            for rows, batch in in_batches(features, collate):
+                batch.pop("labels", None)
+                logits[rows] = model(**batch).logits.numpy(force=True)
+                given = torch.stack(listen.scores, -1).numpy(force=True)  # (B, S, P)
+                for b, row in enumerate(rows):
+                    scores[starts[row] : starts[row + 1]] = given[b, : lengths[row]]
+                if progress is not None:
+                    progress(len(rows))
+    finally:
+        detach(model).train(training)
+    return Teacher(logits, scores, starts)

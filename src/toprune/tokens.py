@@ -1,0 +1,101 @@
+"""Which rows of a batch are which tokens, and the pure tensor functions that drop them.
+
+Letters: B batch, S padded length, K rows at hand, D width. Row 0 is always the first token.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The rows that enter one layer. Dead rows (PAD or dropped) are neither queries nor keys."""
+
+    index: Tensor  # (B, K) original position of each row
+    alive: Tensor  # (B, K) bool
+    protected: Tensor  # (B, K) bool, always kept
+    n: Tensor  # (B,) tokens that the example came with
+    full: bool  # every row is alive, so attention needs no mask
+    rank: Tensor | None = None  # (B, K) place in the one ranking (probe score); None: not ranked yet
+    weight: Tensor | None = None  # (B, K) soft key weight in [0, 1], only while learning
+
+
+Rows = int | Tensor  # the first so many rows, or (B, k) row numbers
+
+
+def start(attention_mask: Tensor, protected: Tensor | None = None) -> Tokens:
+    """All tokens of a right-padded batch, alive where `attention_mask` (B, S) is set."""
+    alive = attention_mask.bool()
+    if not bool(alive[:, 0].all()):
+        raise ValueError("left-padded batch: the first token must be live; pad on the right")
+    keep = torch.zeros_like(alive) if protected is None else protected & alive
+    keep = keep.index_fill(1, torch.zeros(1, dtype=torch.long, device=keep.device), True)
+    index = torch.arange(alive.shape[1], device=alive.device).expand_as(alive)
+    return Tokens(index, alive, keep, alive.sum(1), full=bool(alive.all()))
+
+
+def take(x: Tensor, rows: Rows) -> Tensor:
+    """Rows of x (B, K, ...): a slice when `rows` is a count, else a gather."""
+    if isinstance(rows, int):
+        return x[:, :rows]
+    if x.dim() == 2:
+        return x.gather(1, rows)
+    return x.gather(1, rows.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+def order(scores: Tensor, tokens: Tokens) -> Tensor:
+    """Row numbers from best to worst (B, K): first token, protected ones, by score, dead ones."""
+    top = torch.finfo(scores.dtype).max
+    key = scores.detach().masked_fill(tokens.protected, top)
+    key = key.masked_fill(~tokens.alive, -torch.inf)
+    first = torch.zeros(1, dtype=torch.long, device=key.device)
+    return key.index_fill(1, first, torch.inf).argsort(dim=1, descending=True, stable=True)
+
+
+def ranks(rows: Tensor) -> Tensor:
+    """The inverse of `order`: the place (B, K) of every row, 0 the best."""
+    places = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+    return torch.empty_like(rows).scatter(1, rows, places)
+
+
+def keep_top(tokens: Tokens, rows: Rows, k: Tensor, size: int, *, remember: bool) -> Tokens:
+    """Really gone: the best `size` rows stay, and of these the best k[b] are alive."""
+    at = size if isinstance(rows, int) else rows[:, :size]
+    place = torch.arange(size, device=k.device).expand(k.shape[0], -1)
+    return replace(
+        tokens,
+        index=take(tokens.index, at),
+        protected=take(tokens.protected, at),
+        alive=place < k[:, None],
+        rank=place if remember else None,
+    )
+
+
+def mask_top(tokens: Tokens, rank: Tensor, k: Tensor, *, remember: bool) -> Tokens:
+    """The simulation of `keep_top`: every row stays where it is, those past rank k[b] are dead."""
+    alive = tokens.alive & (rank < k[:, None])
+    return replace(tokens, alive=alive, full=False, rank=rank if remember else None)
+
+
+def gather_alive(tokens: Tokens) -> tuple[Tensor, Tokens]:
+    """Rows (B, k) that bring every live row to the front, in place order, and the tokens there."""
+    size = int(tokens.alive.sum(1).max())
+    rows = (~tokens.alive).byte().argsort(dim=1, stable=True)[:, :size]
+    return rows, Tokens(
+        index=take(tokens.index, rows),
+        alive=take(tokens.alive, rows),
+        protected=take(tokens.protected, rows),
+        n=tokens.n,
+        full=False,
+        rank=None if tokens.rank is None else take(tokens.rank, rows),
+        weight=None if tokens.weight is None else take(tokens.weight, rows),
+    )
+
+
+def restore(buffer: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
+    """Write the states (B, K, D) of live rows to their original places in the buffer (B, S, D)."""
+    at = tokens.index.unsqueeze(-1).expand_as(states)
+    held = buffer.gather(1, at)
+    return buffer.scatter(1, at, torch.where(tokens.alive.unsqueeze(-1), states, held))

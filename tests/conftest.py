@@ -1,0 +1,103 @@
+"""A tokenizer and tiny random models, made here: tests need no network and no files."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+# Before transformers or datasets are imported, which read these once.
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+SPECIAL = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # PAD is 1, as in RoBERTa: nobody may assume 0
+WORDS = [f"w{i}" for i in range(60)]
+FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert")
+SEGMENTED = ("bert", "electra")  # families whose tokenizers give token_type_ids
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 66,  # 64 tokens fit every family: RoBERTa's table starts at 2
+    "initializer_range": 0.5,  # the usual 0.02 makes attention flat, and every score a tie
+}
+CONFIGS = {
+    "bert": lambda **own: BertConfig(**SIZES, **own),
+    "roberta": lambda **own: RobertaConfig(**SIZES, type_vocab_size=1, **own),
+    "xlm-roberta": lambda **own: XLMRobertaConfig(**SIZES, type_vocab_size=1, **own),
+    "electra": lambda **own: ElectraConfig(**SIZES, embedding_size=32, **own),
+    "distilbert": lambda **own: DistilBertConfig(
+        dim=32,
+        n_layers=4,
+        n_heads=4,
+        hidden_dim=64,
+        max_position_embeddings=66,
+        initializer_range=0.5,
+        **own,
+    ),
+}
+
+
+def make_tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
+    """One word, one token: "w0 w1 w2" is three tokens between [CLS] and [SEP]."""
+    vocab = {word: i for i, word in enumerate(SPECIAL + WORDS)}
+    raw = Tokenizer(WordLevel(vocab, unk_token="[UNK]"))
+    raw.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    raw.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
+    )
+    segments = ["token_type_ids"] if family in SEGMENTED else []
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        cls_token="[CLS]",
+        pad_token="[PAD]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_input_names=["input_ids", *segments, "attention_mask"],
+    )
+
+
+def make_model(family: str = "bert", num_labels: int = 2, seed: int = 0) -> Any:
+    """A random sequence classifier in eval mode, the same for the same arguments."""
+    tokenizer = make_tokenizer(family)
+    config = CONFIGS[family](
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=num_labels
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return AutoModelForSequenceClassification.from_config(config).eval()
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer()
+
+
+@pytest.fixture
+def tokenizer_of() -> Callable[..., PreTrainedTokenizerFast]:
+    """`tokenizer_of(family)`: with `token_type_ids` where the family has segments."""
+    return make_tokenizer
+
+
+@pytest.fixture
+def tiny_model() -> Callable[..., Any]:
+    """`tiny_model(family, num_labels)`: width 32, 4 layers, 4 heads, inner 64, 64 positions."""
+    return make_model
