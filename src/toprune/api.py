@@ -1,11 +1,7 @@
 """The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
 input, found before the work begins wherever it can be."""
 
-import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,19 +12,22 @@ import torch
 from toprune.attach import attach, detach
 from toprune.budget import Budget
 from toprune.bundle import Bundle
+from toprune.cost import reduction
 from toprune.data import Columns, Examples, load, split_validation
 from toprune.encode import Collate, encode, lengths
 from toprune.errors import UserError
 from toprune.evaluation import logits_of
-from toprune.families import max_positions
+from toprune.families import max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.methods.top import Top
-from toprune.models import Source, load_model, load_tokenizer
+from toprune.models import Source, config_of, load_model, load_tokenizer
 from toprune.plan import Score
 from toprune.processes import processes
 from toprune.report import evaluation_report, prune_report
-from toprune.stages import Job, Outcome, run, settings_of
+from toprune.stages import Job, Outcome, check_reach, run, settings_of
 from toprune.tasks import TASKS
+from toprune.tasks.classify import class_names
+from toprune.workplace import check_out, publish, settle, workplace
 
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 
@@ -38,7 +37,7 @@ class Data:
     """Where the examples are and how long they may get."""
 
     source: Any
-    columns: Columns = Columns()
+    columns: Columns = field(default_factory=Columns)
     max_length: int | None = None  # None: what the model can take
 
 
@@ -57,18 +56,21 @@ def finetune(
     training = training or Training(soft_epochs=0, hard_epochs=3, lr=5e-5, label_weight=1.0)
     kind = _task(task)
     data = _data(data)
+    check_out(Path(out), overwrite=overwrite)
     train_set, held_out = _sets(data, task, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
-    with _workplace(Path(out), resume=resume, overwrite=overwrite) as work:
-        torch.manual_seed(training.seed)
-        dense = load_model(model, kind, train_set, new_head=True)
-        tokenizer = tokenizer or load_tokenizer(model)
-        limit = _limit(dense, data)
-        features = encode(tokenizer, train_set, limit, positions=max_positions(dense.config))
-        collate = Collate(tokenizer)
-        learner = Learner(dense, kind, label_weight=1.0)
-        _settle(work, {"finetune": task, "training": vars(training), "examples": len(features)})
+    torch.manual_seed(training.seed)  # of a new head
+    dense = load_model(model, kind, train_set, new_head=True)
+    tokenizer = tokenizer or load_tokenizer(model)
+    limit = _limit(dense, data)
+    features = encode(tokenizer, train_set, limit, positions=max_positions(dense.config))
+    tests = encode(tokenizer, held_out, limit)
+    collate = Collate(tokenizer)
+    learner = Learner(dense, kind, label_weight=1.0)
+    settings = {"finetune": task, "training": training.settings(), "examples": len(features)}
+    with workplace(Path(out), resume=resume) as work:
+        settle(work, settings)
         train(
             learner,
             features,
@@ -79,10 +81,8 @@ def finetune(
             label="fine-tuning",
             resume=resume,
         )
-        report = evaluation_report(
-            kind, logits_of(dense, encode(tokenizer, held_out, limit), collate), held_out
-        )
-        _publish(work, Bundle(dense, tokenizer, None, {"task": task, "max_length": limit} | report))
+        report = evaluation_report(kind, logits_of(dense, tests, collate), held_out)
+        publish(work, Bundle(dense, tokenizer, None, {"task": task, "max_length": limit} | report))
     return report
 
 
@@ -107,7 +107,8 @@ def prune(
     asked = Budget.parse(budget)
     kind = _task(task)
     data = _data(data)
-    train_set, held_out = _sets(data, task, training.seed)
+    check_out(Path(out), overwrite=overwrite)
+    train_set, held_out = _sets(data, task, training.seed, class_names(config_of(model)))
     student = load_model(model, kind, train_set)
     tokenizer = tokenizer or load_tokenizer(model)
     limit = _limit(student, data)
@@ -128,8 +129,9 @@ def prune(
         protect=ids,
         min_tokens=max([2, *(_specials(f, ids) for f in features)]) if ids else 2,
     )
-    with _workplace(Path(out), resume=resume, overwrite=overwrite) as work:
-        _settle(work, settings_of(job))
+    check_reach(job)
+    with workplace(Path(out), resume=resume) as work:
+        settle(work, settings_of(job) | {"auto_weight": auto_weight})
         job.work = work / "stages"
         dense = _dense_logits(job, tests)
         if auto_weight:
@@ -141,7 +143,7 @@ def prune(
         report = prune_report(job, outcome, held_out, dense, pruned, limit)
         plan = replace(outcome.plan, provenance=report["provenance"])
         bundle = Bundle(student, tokenizer, plan, report)
-        _publish(work, bundle)
+        publish(work, bundle)
     return bundle
 
 
@@ -156,10 +158,11 @@ def evaluate(
     data = _data(data)
     task = own.report.get("task", "regress" if own.model.config.num_labels == 1 else "classify")
     kind = _task(task)
-    sets = load(data.source, task=task, columns=data.columns)
-    chosen = sets.get(split) if split else next(sets[s] for s in ("test", "validation", "train") if s in sets)
-    if chosen is None:
-        raise UserError(f"there is no split '{split}'; there are: {', '.join(sets)}")
+    names = class_names(own.model.config)
+    sets = load(data.source, task=task, columns=data.columns, split=split, label_names=names)
+    chosen = next(sets[s] for s in (split, "test", "validation", "train") if s in sets)
+    if chosen.labels is None:
+        raise UserError("evaluation needs labels; name their column with --label")
     kind.check_head(own.model.config, chosen)
     limit = data.max_length or own.report.get("max_length") or _limit(own.model, data)
     features = encode(own.tokenizer, chosen, limit, positions=max_positions(own.model.config))
@@ -169,7 +172,12 @@ def evaluate(
         logits = logits_of(own.model, features, Collate(own.tokenizer))
     finally:
         detach(own.model)
-    return evaluation_report(kind, logits, chosen)
+    report = evaluation_report(kind, logits, chosen) | {"max_length": limit}
+    if own.plan is not None:
+        found = lengths(features)
+        done = reduction(sizes_of(own.model), own.plan, found, max_length=limit)
+        report |= {"executed": vars(done), "kept_per_layer": own.plan.lengths(round(found.mean))}
+    return report
 
 
 def _task(name: str) -> ModuleType:
@@ -182,9 +190,11 @@ def _data(data: Any) -> Data:
     return data if isinstance(data, Data) else Data(data)
 
 
-def _sets(data: Data, task: str, seed: int) -> tuple[Examples, Examples]:
+def _sets(
+    data: Data, task: str, seed: int, names: list[str] | None = None
+) -> tuple[Examples, Examples]:
     """(train, held out): the sets that the source has, or a seeded split of its only one."""
-    sets = load(data.source, task=task, columns=data.columns)
+    sets = load(data.source, task=task, columns=data.columns, label_names=names)
     train_set = sets.get("train") or next(iter(sets.values()))
     test, validation = sets.get("test"), sets.get("validation")
     held_out = test if test is not None and test.labels is not None else validation or test
@@ -221,52 +231,6 @@ def _dense_logits(job: Job, tests: Any) -> np.ndarray:
         np.save(draft, dense)
         draft.replace(path)
     return dense
-
-
-@contextmanager
-def _workplace(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
-    """A sibling of `out` in which everything is made; `out` appears when it is whole."""
-    if out.exists() and any(out.iterdir()) and not overwrite:
-        raise UserError(f"{out} is not empty; choose another --out or say --overwrite")
-    work = out.with_name(f"{out.name}.partial")
-    if work.exists() and not resume:
-        shutil.rmtree(work)
-    fresh = not work.exists()
-    work.mkdir(parents=True, exist_ok=True)
-    try:
-        yield work
-    except UserError:
-        started = any(work.rglob("checkpoint-*"))
-        if fresh and not started:
-            shutil.rmtree(work)
-        raise
-
-
-def _settle(work: Path, settings: dict[str, Any]) -> None:
-    """Write the run's settings down, or check that a resumed run has the same."""
-    path = work / "settings.json"
-    now = json.loads(json.dumps(settings))
-    if path.exists():
-        before = json.loads(path.read_text())
-        changed = [key for key in now if now[key] != before.get(key)]
-        if changed:
-            raise UserError(f"--resume with other settings ({', '.join(changed)}); say the same again")
-    elif processes().is_main_process:
-        path.write_text(json.dumps(now))
-
-
-def _publish(work: Path, bundle: Bundle) -> None:
-    """Write the bundle beside its place, then move it there in one step."""
-    state = processes()
-    state.wait_for_everyone()
-    if state.is_main_process:
-        out = work.with_name(work.name.removesuffix(".partial"))
-        bundle.save(work / "bundle")
-        if out.exists():
-            shutil.rmtree(out)
-        (work / "bundle").replace(out)
-        shutil.rmtree(work)
-    state.wait_for_everyone()
 
 
 def _search_weight(job: Job, *, resume: bool) -> Top:

@@ -112,6 +112,10 @@ class Run:
     at: list[Tokens | None] = field(default_factory=list)  # tokens that enter layer i
     left: list[tuple[Tensor, Tokens] | None] = field(default_factory=list)  # (states, before drop)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts afresh: states of the last pass may hang in a graph, which has no copy."""
+        return vars(self) | {"at": [], "left": []}
+
     def begin(self, input_ids: Tensor | None, mask: Tensor) -> None:
         self.policy.begin()
         protected = None
@@ -184,7 +188,7 @@ def attach_policy(model: Any, policy: Policy) -> Any:
     detach(model)
     family = family_of(model)
     base = model.base_model
-    layers = family.layers(base)
+    layers: Any = family.layers(base)
     sizes = family.sizes(model.config)
     run = Run(family, sizes.heads, len(layers) - 1, policy)
     base.__class__ = _swapped(type(base), _base_forward)
@@ -227,8 +231,11 @@ def _base_forward(
     run.begin(input_ids, attention_mask)
     stock = type(self).__bases__[0]
     out = stock.forward(self, input_ids, attention_mask, *args, **kwargs)  # type: ignore
-    if run.policy.whole:
-        out.last_hidden_state = run.finish(out.last_hidden_state)
+    if not run.policy.whole:
+        return out
+    if isinstance(out, tuple):  # return_dict=False
+        return (run.finish(out[0]), *out[1:])
+    out.last_hidden_state = run.finish(out.last_hidden_state)
     return out
 
 

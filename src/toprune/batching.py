@@ -34,9 +34,7 @@ class Buckets(Sampler[int]):
         for start in range(0, len(order), pool):
             part = order[start : start + pool]
             part = part[np.argsort(-self.lengths[part], kind="stable")]
-            batches += [
-                part[i : i + self.batch_size] for i in range(0, len(part), self.batch_size)
-            ]
+            batches += [part[i : i + self.batch_size] for i in range(0, len(part), self.batch_size)]
         ragged = [b for b in batches if len(b) < self.batch_size]  # the short one goes last
         whole = [b for b in batches if len(b) == self.batch_size]
         mixed = [whole[i] for i in rng.permutation(len(whole))] + ragged

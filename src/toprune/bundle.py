@@ -31,16 +31,14 @@ class Bundle:
     @classmethod
     def load(cls, folder: str | Path) -> "Bundle":
         """Read a bundle, or any fine-tuned model directory; the plan must be for this model."""
-        from transformers import AutoModelForSequenceClassification
-
         from toprune.families import family_of
-        from toprune.models import load_tokenizer, read_config
+        from toprune.models import load_tokenizer, read_config, read_weights
 
         folder = Path(folder)
         if not folder.is_dir():
             raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
         read_config(folder)
-        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        model = read_weights(folder).eval()
         plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
         if plan is not None:
             family = family_of(model)

@@ -14,7 +14,7 @@ import numpy as np
 
 from toprune.errors import UserError
 from toprune.labels import class_ids, is_unlabelled, name_rows, numbers
-from toprune.sources import Table, read
+from toprune.sources import SPLITS, Table, read
 
 # Pairs before single texts: QNLI has `question` and `sentence`, and needs both.
 PAIRS = (
@@ -103,8 +103,8 @@ def load(
 def split_validation(examples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
     """Set a share of the examples aside, seeded; classes keep their shares to within one example.
 
-    Every class of two or more examples stays in train, because a class that only validation knows
-    would not fit the head that train asks for; a class of one example stays in train as well.
+    Every class stays in train, even one of a single example: a class that only validation knows
+    would not fit the head that train asks for.
     """
     if not 0 < share <= 0.5:
         raise UserError(f"a validation share of {share} is not in (0, 0.5]; 0.1 is usual")
@@ -124,6 +124,7 @@ def split_validation(examples: Examples, share: float, seed: int) -> tuple[Examp
 
 
 def _choose_splits(found: Table | Mapping[str, Table], split: str | None) -> dict[str, Table]:
+    split = SPLITS.get(split, split) if split else None
     if isinstance(found, Table):
         return {split or "train": found}
     wanted = (split,) if split else ("train", "validation", "test")

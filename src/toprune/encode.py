@@ -98,7 +98,7 @@ def _check(tokenizer: Any, max_length: int, positions: int | None, *, is_pair: b
     if tokenizer.padding_side == "left":
         raise UserError(
             "the tokenizer pads on the left, but heads read the first token; "
-            'set tokenizer.padding_side = "right"'
+            'set tokenizer.padding_side = "right" (a line of tokenizer_config.json)'
         )
     if positions is not None and max_length > positions:
         raise UserError(

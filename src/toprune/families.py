@@ -32,7 +32,11 @@ def _bert(name: str) -> Family:
     return Family(
         name=name,
         layers=lambda base: base.encoder.layer,
-        projections=lambda x: (x.attention.self.query, x.attention.self.key, x.attention.self.value),
+        projections=lambda x: (
+            x.attention.self.query,
+            x.attention.self.key,
+            x.attention.self.value,
+        ),
         dropout=lambda x: x.attention.self.dropout.p,
         after_attention=lambda x, context, residual: x.attention.output(context, residual),
         feed_forward=lambda x, state: x.output(x.intermediate(state), state),
@@ -58,9 +62,9 @@ _DISTILBERT = Family(
 )
 
 # by config.model_type; MiniLM, BGE, E5 and most rerankers are of type "bert" or "xlm-roberta"
-FAMILIES = {
-    name: _bert(name) for name in ("bert", "roberta", "xlm-roberta", "electra")
-} | {"distilbert": _DISTILBERT}
+FAMILIES = {name: _bert(name) for name in ("bert", "roberta", "xlm-roberta", "electra")} | {
+    "distilbert": _DISTILBERT
+}
 
 
 def family_of(model: Any) -> Family:

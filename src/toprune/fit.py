@@ -4,24 +4,25 @@ A `Learner` wraps the model and, in the soft stage, the selector, so that severa
 set of masks and multipliers; the Trainer brings resume, accumulation, logging and launchers.
 """
 
+import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from toprune.batching import Buckets
 from toprune.encode import Collate
 from toprune.errors import UserError
 from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES
-from toprune.processes import ON_CPU, backend
+from toprune.processes import ON_CPU, backend, processes
 from toprune.progress import Bar
 
 
@@ -43,6 +44,10 @@ class Training:
     save_steps: int | None = None  # a checkpoint every so many steps; None: every epoch
     report_to: str = "none"  # tensorboard, wandb, ...: whatever transformers knows
     seed: int = 0
+
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on; the rest may change when a run is resumed."""
+        return {k: v for k, v in vars(self).items() if k not in ("report_to", "save_steps")}
 
 
 class Learner(nn.Module):
@@ -160,11 +165,25 @@ class FitTrainer(Trainer):
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         loss = model(**inputs)["loss"]
         if not math.isfinite(float(loss.detach())):
-            raise UserError(
-                f"the loss became {float(loss.detach())} at step {self.state.global_step}; the last "
-                f"good checkpoint is in {self.args.output_dir}: try a smaller --lr with --resume"
-            )
+            self.refuse(f"the loss became {float(loss.detach())}")
         return loss
+
+    def refuse(self, why: str) -> NoReturn:
+        """Stop. A checkpoint of this very step holds the weights that are at fault."""
+        out, step = Path(self.args.output_dir), self.state.global_step
+        if processes().is_main_process:
+            shutil.rmtree(out / f"checkpoint-{step}", ignore_errors=True)
+        good = last_checkpoint(out)
+        way = f"; {good} is good: --resume with a smaller --lr" if good else "; try a smaller --lr"
+        raise UserError(f"{why} at step {step}{way}")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """The rate is this run's, not the checkpoint's: that is how one goes on after a NaN."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.optimizer is not None:
+            schedule, group = self.lr_scheduler, self.optimizer.param_groups[0]
+            schedule.base_lrs[0] = group["initial_lr"] = self.training.lr
+            group["lr"] = self.training.lr * schedule.lr_lambdas[0](schedule.last_epoch)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         selector = self.learner.selector
@@ -209,6 +228,7 @@ def train(
         ddp_find_unused_parameters=True,
         ddp_backend=backend(),
     )
+    told = Bar(label)
     trainer = FitTrainer(
         learner,
         training,
@@ -216,10 +236,15 @@ def train(
         args=args,
         train_dataset=features,
         data_collator=collate,
-        callbacks=[Schedule(learner, training.sparsity_warmup), Bar(label)],
+        callbacks=[Schedule(learner, training.sparsity_warmup), told],
     )
     trainer.remove_callback(_printer())
-    trainer.train(resume_from_checkpoint=last_checkpoint(out) if resume else None)
+    try:
+        trainer.train(resume_from_checkpoint=last_checkpoint(out) if resume else None)
+    finally:
+        told.close()
+    if not all(bool(p.isfinite().all()) for p in learner.parameters()):
+        trainer.refuse("weights became NaN")
     return trainer.state.log_history
 
 
@@ -231,11 +256,14 @@ def _printer() -> type[TrainerCallback]:
 
 def last_checkpoint(out: Path) -> str | None:
     """The newest checkpoint that was written to its end: the trainer's state is its last file."""
-    if not out.is_dir():
-        return None
-    for folder in out.glob("checkpoint-*"):
-        if not (folder / "trainer_state.json").exists():
-            for file in sorted(folder.rglob("*"), reverse=True):
-                file.rmdir() if file.is_dir() else file.unlink()
-            folder.rmdir()
-    return get_last_checkpoint(str(out))
+    whole = [folder for folder in out.glob("checkpoint-*") if _is_whole(folder)]
+    newest = max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    return None if newest is None else str(newest)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        json.loads((folder / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return True

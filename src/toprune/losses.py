@@ -34,7 +34,7 @@ def lambda_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
 
 def mse_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
     """The paper's first alternative: match the values, not the order."""
-    return ((x - t).square() * live).sum() / live.sum()
+    return ((x - t).square() * live).sum() / live.sum().clamp_min(1)
 
 
 def ce_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from toprune.data import Examples
@@ -31,25 +32,42 @@ def load_model(
         if task.NAME == "regress":
             head["problem_type"] = "regression"
         head["ignore_mismatched_sizes"] = True
-    model, info = AutoModelForSequenceClassification.from_pretrained(
-        str(source), output_loading_info=True, **head
-    )
-    fresh = [name for name in info["missing_keys"] if "pooler" not in name]
-    if fresh and not new_head:
-        raise UserError(
-            f"{source} has no trained head for {task.NAME} ({fresh[0]} is missing); "
-            "run 'toprune finetune' on it first"
-        )
-    family_of(model)
+    model = read_weights(source, **head)
     task.check_head(config if not new_head else model.config, examples)
     return model
+
+
+def read_weights(source: str | Path, **head: Any) -> Any:
+    """A sequence classifier from disk or hub; without `head`, a new one, it must have its own."""
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            str(source), output_loading_info=True, **head
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"cannot read the weights in {source} ({_first_line(error)}); save or load them anew"
+        ) from error
+    family_of(model)
+    fresh = [name for name in info["missing_keys"] if "pooler" not in name]
+    if fresh and not head:
+        raise UserError(
+            f"{source} has no trained head ({fresh[0]} is missing); "
+            "run 'toprune finetune' on it first"
+        )
+    return model
+
+
+def config_of(source: Source) -> Any:
+    return read_config(source) if isinstance(source, str | Path) else source.config
 
 
 def load_tokenizer(source: Source) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(source))
     except (OSError, ValueError) as error:
-        raise UserError(f"no tokenizer in {source}: {_first_line(error)}") from error
+        raise UserError(
+            f"no tokenizer in {source} ({_first_line(error)}); save one beside the model"
+        ) from error
 
 
 def read_config(source: str | Path) -> Any:
@@ -60,7 +78,10 @@ def read_config(source: str | Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(str(source))
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read a model from {source}: {_first_line(error)}") from error
+        raise UserError(
+            f"cannot read a model from {source} ({_first_line(error)}); give a directory or a hub "
+            f"id of: {', '.join(FAMILIES)}"
+        ) from error
     if config.model_type not in FAMILIES:
         raise UserError(
             f"architecture '{config.model_type}' is not known; supported: {', '.join(FAMILIES)}"

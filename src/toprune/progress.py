@@ -1,5 +1,8 @@
-"""Progress for people: what happens, how far it is, how long it will take. Silent off a terminal's
-sight: rich writes to stderr, so that `--json` output stays clean."""
+"""Progress for people: what happens, how far it is, how long it will take.
+
+On stderr, so that `--json` output stays clean. A bar needs a terminal; a log file gets a line at
+every tenth of a training.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +58,7 @@ class Bar(TrainerCallback):
         self.label = label
         self.progress: Progress | None = None
         self.task: Any = None
+        self.told = -1  # tenths that a log file has heard of
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -74,8 +78,16 @@ class Bar(TrainerCallback):
             if "sparsity" in logs:
                 note += f", sparsity {logs['sparsity']:.2f} of {logs['target']:.2f}"
             self.progress.update(self.task, note=note)
+            tenth = 10 * state.global_step // state.max_steps
+            if not console.is_terminal and tenth > self.told:
+                self.told = tenth
+                console.print(f"{self.label}: step {state.global_step} of {state.max_steps}, {note}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Also for a training that broke off: rich allows one live display at a time."""
         if self.progress is not None:
             self.progress.stop()
             self.progress = None

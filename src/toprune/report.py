@@ -83,9 +83,7 @@ def prune_report(
             "executed": vars(done),
         },
         "examples": len(held_out),
-        "agreement": float((job.task.predict(dense) == job.task.predict(pruned)).mean())
-        if job.task.NAME == "classify"
-        else float(np.corrcoef(dense[:, 0], pruned[:, 0])[0, 1]),
+        "agreement": job.task.metrics(pruned, job.task.predict(dense))[job.task.METRICS[0]],
         "kept_per_layer": outcome.plan.lengths(round(job.lengths.mean)),
         "lengths": job.lengths.to_json(),
         "log": outcome.log,

@@ -76,9 +76,8 @@ def geometric(
         min_tokens=min_tokens,
         restore=restore,
     )
-    shape = np.exp2(
-        -np.arange(1.0, len(plan.steps) + 1)
-    )  # any base below one: the power c finds it
+    # any base below one will do, the common power finds the right one
+    shape = np.exp2(-np.arange(1.0, len(plan.steps) + 1))
     return _meet(sizes, plan, shape, lengths, budget)
 
 
@@ -119,6 +118,7 @@ def _meet(
     budget: Budget,
     tolerance: float = 0.01,
 ) -> Plan:
+    """The plan with ratios `shape`, moved to the budget; its own steps say only where to drop."""
     notches, tokens, squares = _ladder(lengths, plan.min_tokens)
     fixed, prices = _prices(sizes, plan, lengths, tokens, squares)
     dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
@@ -168,10 +168,7 @@ def _prices(
     The cost is linear in what enters each layer, so a step's part is the cost with zero elsewhere.
     """
     layers = [step.layer for step in plan.steps]
-    bounds = [
-        *layers,
-        sizes.layers - 1,
-    ]  # step j decides what enters layers bounds[j]+1..bounds[j+1]
+    bounds = [*layers, sizes.layers - 1]  # step j rules what enters bounds[j]+1..bounds[j+1]
 
     def part(after: int, until: int, t: Ints | int, t2: Ints | int, examples: int) -> Floats:
         entered = [after < layer <= until for layer in range(sizes.layers)]

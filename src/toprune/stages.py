@@ -112,9 +112,7 @@ def check_reach(job: Job) -> None:
         raise UserError(
             f"the first prunable layer must be in 0..{sizes.layers - 2}, not {job.top.first}"
         )
-    most = largest_reduction(
-        sizes, job.lengths, job.top.first, job.min_tokens, "none", job.score
-    )
+    most = largest_reduction(sizes, job.lengths, job.top.first, job.min_tokens, "none", job.score)
     if job.budget.reduction > most:
         raise UserError(
             f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
@@ -129,7 +127,9 @@ def _once(path: Path, compute: Callable[[], None]) -> None:
         compute()
     state.wait_for_everyone()
     if not path.exists():
-        raise UserError(f"{path} is not there: processes of one run must share their --out directory")
+        raise UserError(
+            f"{path} is not there: processes of one run must share their --out directory"
+        )
 
 
 def _probes(job: Job) -> Tensor:
@@ -187,9 +187,7 @@ def _calibrated(job: Job, probes: Tensor | None) -> Plan:
                     continue
                 starts.append(plan)
         batches = job.some(CALIBRATION_TEXTS)
-        plan = calibrate(
-            job.model, batches, job.task, starts, job.repaired, seed=job.training.seed
-        )
+        plan = calibrate(job.model, batches, job.task, starts, job.repaired, seed=job.training.seed)
         plan.save(path)
 
     _once(path, compute)
@@ -271,7 +269,7 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "budget": job.budget.asked,
                 "score": job.score,
                 "top": vars(job.top),
-                "training": vars(job.training) | {"report_to": None, "save_steps": None},
+                "training": job.training.settings(),
                 "examples": len(job.features),
                 "lengths": job.lengths.to_json(),
                 "protect": job.protect,

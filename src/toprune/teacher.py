@@ -49,7 +49,8 @@ class Teacher:
     @classmethod
     def load(cls, folder: Path) -> "Teacher":
         parts = [
-            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("logits", "scores", "starts")
+            np.load(folder / f"{name}.npy", mmap_mode="r")
+            for name in ("logits", "scores", "starts")
         ]
         spilled = parts[1].nbytes > SPILL
         logits, scores, starts = parts

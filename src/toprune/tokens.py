@@ -18,7 +18,7 @@ class Tokens:
     protected: Tensor  # (B, K) bool, always kept
     n: Tensor  # (B,) tokens that the example came with
     full: bool  # every row is alive, so attention needs no mask
-    rank: Tensor | None = None  # (B, K) place in the one ranking (probe score); None: not ranked yet
+    rank: Tensor | None = None  # (B, K) place in the one ranking (probe); None: not ranked yet
     weight: Tensor | None = None  # (B, K) soft key weight in [0, 1], only while learning
 
 
@@ -69,6 +69,7 @@ def keep_top(tokens: Tokens, rows: Rows, k: Tensor, size: int, *, remember: bool
         index=take(tokens.index, at),
         protected=take(tokens.protected, at),
         alive=place < k[:, None],
+        full=bool((k == size).all()),  # texts of one length may protect different numbers of tokens
         rank=place if remember else None,
     )
 

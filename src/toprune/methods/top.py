@@ -71,7 +71,8 @@ class Selector(nn.Module):
             self._z = rank, torch.ones_like(gate_loga)
             return
         gate = hard_concrete.sample(gate_loga)
-        self._z = rank, (gate > 0).to(gate) + gate - gate.detach()  # straight-through
+        # Straight-through. Brackets: (1 + z) - z is not 1 in floats, and a weight of 6e-8 is not 0.
+        self._z = rank, (gate > 0).to(gate) + (gate - gate.detach())
 
     def logits(self) -> tuple[Tensor, Tensor]:
         """The log-alphas in force: as learned, or shifted until the target is met exactly."""
@@ -164,7 +165,9 @@ class Selector(nn.Module):
             closed = (1 - hard_concrete.p_open(rank_loga)) * open_[:, None]
             alive = (1 - closed).cumprod(0).mean(1)
         steps = tuple(
-            Step(i + self.settings.first, _notch(r)) for i, r in enumerate(alive.tolist()) if open_[i]
+            Step(i + self.settings.first, _notch(r))
+            for i, r in enumerate(alive.tolist())
+            if open_[i]
         )
         return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
 

@@ -1,0 +1,228 @@
+"""Prune the dense models of dense.py and write one JSON a run: the numbers of the README table.
+
+    python benchmarks/results.py mrpc --budget 67% --score probe --seed 0
+    python benchmarks/results.py --all          # everything that is not there yet, cheapest first
+
+One recipe for all (`toprune.fit.Training`), the last epoch, no choice by the reported sets. With
+`--select` a run reports on texts of train that neither model was trained on (IMDB) or that are held
+out of pruning (others): the place to try recipes.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sets
+import torch
+from dense import CACHE, ROWS
+
+from toprune.attach import attach, detach
+from toprune.budget import Budget
+from toprune.cost import reduction
+from toprune.data import Examples, split_validation
+from toprune.encode import Collate, encode, lengths
+from toprune.evaluation import logits_of, paired, with_intervals
+from toprune.families import sizes_of
+from toprune.fit import Training
+from toprune.methods.top import Top
+from toprune.models import load_model, load_tokenizer
+from toprune.report import environment
+from toprune.stages import Job, run, settings_of
+from toprune.tasks import TASKS
+
+RESULTS = Path(__file__).parent / "results" / "core"
+IMDB_TEST = 5000
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run."""
+
+    task: str
+    budget: str
+    score: str
+    seed: int = 0
+    variant: str = "default"  # of VARIANTS
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.budget.rstrip('%')}-{self.score}-{self.variant}-{self.seed}"
+
+
+# the paper's ablations, and what else was tried; each changes the method or the training
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "default": ({}, {}),
+    "no-gates": ({"gates": False}, {}),
+    "distill-none": ({"distill": "none"}, {}),
+    "distill-mse": ({"distill": "mse"}, {}),
+    "distill-ce": ({"distill": "ce"}, {}),
+    "lagrangian": ({"constraint": "lagrangian"}, {}),
+    "untrained": ({}, {"soft_epochs": 0, "hard_epochs": 0}),
+    "calibrated": ({}, {"soft_epochs": 0}),
+}
+
+
+def everything() -> list[Spec]:
+    """The runs of issue 2, in the order in which they are worth having."""
+    pairs = [("mrpc", "50%"), ("mrpc", "67%"), ("imdb", "67%"), ("imdb", "80%")]
+    others = [(task, budget) for task in ("rte", "cola", "stsb") for budget in ("50%", "67%")]
+    specs = [Spec(t, b, s) for s in ("probe", "received") for t, b in pairs]
+    specs += [Spec(t, b, s) for t, b in others for s in ("probe", "received")]
+    specs += [Spec(t, b, "probe", seed) for seed in (1, 2) for t, b in pairs]
+    ablations = ("no-gates", "distill-none", "distill-mse", "distill-ce")
+    specs += [Spec(t, "67%", "received", 0, v) for v in ablations for t in ("mrpc", "rte")]
+    specs += [Spec(t, b, "received", seed) for seed in (1, 2) for t, b in pairs]
+    return specs
+
+
+def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, Any]:
+    kind = TASKS[sets.TASK[spec.task]]
+    train_set = sets.train_set(spec.task, ROWS.get(spec.task))
+    if select:
+        train_set, reported = _selection(spec.task, train_set)
+    else:
+        reported = sets.report_sets(spec.task, IMDB_TEST if spec.task == "imdb" else None)
+    source = CACHE / "dense" / spec.task
+    model = load_model(source, kind, train_set)
+    tokenizer = load_tokenizer(source)
+    limit = sets.MAX_LENGTH[spec.task]
+    features = encode(tokenizer, train_set, limit)
+    change_top, change_training = VARIANTS[spec.variant]
+    own_top = {k: v for k, v in settings.items() if k in Top.__dataclass_fields__}
+    own_training = {k: v for k, v in settings.items() if k in Training.__dataclass_fields__}
+    work = CACHE / "work" / (spec.name + "-select" * select)
+    job = Job(
+        model=model,
+        tokenizer=tokenizer,
+        task=kind,
+        features=features,
+        lengths=lengths(features),
+        budget=Budget.parse(spec.budget),
+        score=spec.score,  # pyright: ignore[reportArgumentType]
+        top=replace(Top(), **change_top, **own_top),
+        training=replace(Training(seed=spec.seed), **change_training, **own_training),
+        work=work,
+    )
+    texts = {part: encode(tokenizer, examples, limit) for part, examples in reported.items()}
+    before = _dense(spec.task, job, texts, select)
+    _borrow(job, spec, select)
+    start = time.perf_counter()
+    outcome = run(job, resume=True)
+    seconds = time.perf_counter() - start
+    _lend(job, spec, select)
+    attach(model, outcome.plan)
+    after = {p: logits_of(model, t, Collate(tokenizer), f"pruned on {p}") for p, t in texts.items()}
+    detach(model)
+    shutil.rmtree(work)
+    return {
+        "name": spec.name,
+        "spec": vars(spec),
+        "settings": settings_of(job),
+        "selection": select,
+        "executed": vars(reduction(sizes_of(model), outcome.plan, job.lengths, max_length=limit)),
+        "expected": outcome.expected,
+        "steps": [[step.layer, float(step.keep)] for step in outcome.plan.steps],
+        "seconds": round(seconds, 1),
+        "threads": torch.get_num_threads(),
+        "reported": _scores(kind, reported, before, after),
+        "environment": environment(),
+    }
+
+
+def _selection(task: str, train_set: Examples) -> tuple[Examples, dict[str, Examples]]:
+    if task == "imdb":  # 23,000 reviews of train that nobody has seen
+        rest = sets.train_set(task, 25_000).take(
+            np.random.default_rng(0).permutation(25_000)[ROWS[task] : ROWS[task] + 1500]
+        )
+        return train_set, {"select": rest}
+    kept, held = split_validation(train_set, 0.2, seed=0)
+    return kept, {"select": held}
+
+
+def _scores(kind: Any, reported: Any, before: Any, after: Any) -> dict[str, Any]:
+    parts = {p: (np.array(e.labels), before[p], after[p]) for p, e in reported.items()}
+    if len(parts) > 1:
+        parts["all"] = tuple(np.concatenate(x) for x in zip(*parts.values(), strict=True))
+    return {
+        part: {
+            "examples": len(labels),
+            "dense": with_intervals(kind, dense, labels),
+            "pruned": with_intervals(kind, pruned, labels),
+            "difference": paired(kind, dense, pruned, labels),
+            "distance": float(kind.distill_loss(torch.tensor(pruned), torch.tensor(dense))),
+        }
+        for part, (labels, dense, pruned) in parts.items()
+    }
+
+
+def _dense(task: str, job: Job, texts: Any, select: bool) -> dict[str, np.ndarray]:
+    """The dense model's logits on the reported sets, once."""
+    found = {}
+    for part, features in texts.items():
+        path = CACHE / "logits" / f"{task}-{part}-{len(features)}{'-select' * select}.npy"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, logits_of(job.model, features, Collate(job.tokenizer), f"dense on {part}"))
+        found[part] = np.load(path)
+    return found
+
+
+def _shared(spec: Spec, select: bool) -> Path:
+    return CACHE / "teacher" / f"{spec.task}-{spec.score}-{spec.seed}{'-select' * select}"
+
+
+def _borrow(job: Job, spec: Spec, select: bool) -> None:
+    """Probes and teacher do not depend on the budget: take those of an earlier run."""
+    if _shared(spec, select).exists() and not job.work.exists():
+        shutil.copytree(_shared(spec, select), job.work)
+
+
+def _lend(job: Job, spec: Spec, select: bool) -> None:
+    shared = _shared(spec, select)
+    if not shared.exists() and (job.work / "teacher").exists():
+        shared.mkdir(parents=True)
+        shutil.copytree(job.work / "teacher", shared / "teacher")
+        if (job.work / "probes.safetensors").exists():
+            shutil.copy(job.work / "probes.safetensors", shared)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", nargs="?", choices=list(sets.TASK))
+    parser.add_argument("--budget", default="67%")
+    parser.add_argument("--score", default="probe")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--variant", default="default", choices=list(VARIANTS))
+    parser.add_argument("--select", action="store_true")
+    parser.add_argument("--set", nargs="*", default=[], help="name=value of Top or Training")
+    parser.add_argument("--tag", default="", help="added to the result's name, with --set")
+    parser.add_argument("--all", action="store_true")
+    args = parser.parse_args()
+    settings = {k: json.loads(v) for k, v in (s.split("=") for s in args.set)}
+    one = Spec(args.task or "mrpc", args.budget, args.score, args.seed, args.variant)
+    folder = RESULTS.parent / "selection" if args.select else RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    for spec in everything() if args.all else [one]:
+        path = folder / f"{spec.name}{'-' * bool(args.tag)}{args.tag}.json"
+        if path.exists() or not (CACHE / "dense" / spec.task).exists():
+            continue
+        found = measure(spec, select=args.select, settings=settings)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        metric = sets.METRIC[spec.task]
+        for part, score in found["reported"].items():
+            gap = score["difference"][metric]
+            sets.say(
+                f"{path.stem} {part}: {score['dense'][metric]['value']:.4f} -> "
+                f"{score['pruned'][metric]['value']:.4f} ({100 * gap['value']:+.2f}, p {gap['p']:.2f}) "
+                f"distance {score['distance']:.3f} {found['executed']['unpadded']:.3f}x "
+                f"{found['seconds']:.0f} s {found['steps']}"
+            )
+
+
+if __name__ == "__main__":
+    main()

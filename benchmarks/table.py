@@ -1,0 +1,141 @@
+"""Write the tables of README.md and docs/results.md from the result files: no number by hand.
+
+    python benchmarks/table.py            # rewrites the parts between the markers
+    python benchmarks/table.py --check    # fails when they are not up to date (a test runs this)
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+METRIC = {"mrpc": "accuracy", "rte": "accuracy", "cola": "matthews", "stsb": "pearson", "imdb": "accuracy"}
+TITLES = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "stsb": "STS-B", "imdb": "IMDB"}
+PART = {"mrpc": "all", "stsb": "all", "rte": "dev", "cola": "dev", "imdb": "test"}
+
+
+def load(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((HERE / "results" / folder).glob("*.json"))]
+
+
+def core_table(runs: list[dict[str, Any]]) -> str:
+    """Dense against pruned, one row a task and budget; seeds are averaged, and counted."""
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        spec = run["spec"]
+        groups[spec["task"], spec["budget"], spec["score"], spec["variant"]].append(run)
+    lines = [
+        "| task (metric) | FLOPs removed | executed, unpadded | against padded | score | dense | pruned | difference (95 %) | seeds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (task, budget, score, variant), found in sorted(groups.items(), key=_order):
+        if variant != "default":
+            continue
+        lines.append(_row(task, budget, score, found))
+    return "\n".join(lines)
+
+
+def ablation_table(runs: list[dict[str, Any]]) -> str:
+    lines = [
+        "| task | score | variant | pruned | difference to dense (95 %) | seeds |",
+        "|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        spec = run["spec"]
+        groups[spec["task"], spec["budget"], spec["score"], spec["variant"]].append(run)
+    with_variants = {key[:3] for key in groups if key[3] != "default"}
+    for key, found in sorted(groups.items(), key=_order):
+        if key[:3] in with_variants:
+            task, budget, score, variant = key
+            _, pruned, gap = _numbers(task, found)
+            lines.append(
+                f"| {TITLES[task]} {budget} | {score} | {variant} | {pruned} | {gap} | {len(found)} |"
+            )
+    return "\n".join(lines)
+
+
+def _order(item: Any) -> Any:
+    (task, budget, score, variant), _ = item
+    return list(TITLES).index(task), budget, score != "probe", variant != "default", variant
+
+
+def _row(task: str, budget: str, score: str, found: list[dict[str, Any]]) -> str:
+    dense, pruned, gap = _numbers(task, found)
+    real = statistics.mean(run["executed"]["unpadded"] for run in found)
+    padded = statistics.mean(run["executed"]["padded"] for run in found)
+    return (
+        f"| {TITLES[task]} ({METRIC[task]}) | {budget} | {real:.2f}x | {padded:.1f}x | {score} "
+        f"| {dense} | {pruned} | {gap} | {len(found)} |"
+    )
+
+
+def _numbers(task: str, found: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """In points. The interval is the paired bootstrap's over examples, averaged over seeds."""
+    parts = [run["reported"][PART[task]] for run in found]
+    metric = METRIC[task]
+
+    def mean(group: str, field: str) -> float:
+        return 100 * statistics.mean(part[group][metric][field] for part in parts)
+
+    gap = f"{mean('difference', 'value'):+.1f} ({mean('difference', 'low'):+.1f} to {mean('difference', 'high'):+.1f})"
+    return f"{mean('dense', 'value'):.1f}", f"{mean('pruned', 'value'):.1f}", gap
+
+
+def machine(runs: list[dict[str, Any]]) -> str:
+    if not runs:
+        return "No result files yet."
+    env = runs[-1]["environment"]
+    versions = ", ".join(f"{k} {v}" for k, v in env["versions"].items() if k != "toprune")
+    commits = sorted({str(run["environment"]["commit"]) for run in runs})
+    return f"Made on {env['machine']} ({versions}), commits {', '.join(commits)}."
+
+
+def cost_table() -> str:
+    path = HERE / "results" / "train_cost.json"
+    if not path.exists():
+        return "Not measured yet."
+    found = json.loads(path.read_text())
+    lines = ["| epoch | cost against plain fine-tuning (95 %) | peak memory |", "|---|---|---|"]
+    for row in found["rows"]:
+        lines.append(
+            f"| {row['name']} | {row['ratio']:.2f}x ({row['low']:.2f} to {row['high']:.2f}) "
+            f"| {row['memory_ratio']:.2f}x |"
+        )
+    return "\n".join(lines)
+
+
+def fill(path: Path, parts: dict[str, str]) -> str:
+    text = path.read_text()
+    for name, content in parts.items():
+        begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
+        if begin in text:
+            head, rest = text.split(begin, 1)
+            text = f"{head}{begin}\n{content}\n{end}{rest.split(end, 1)[1]}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    runs = load("core")
+    parts = {
+        "core": f"{core_table(runs)}\n\n{machine(runs)}",
+        "ablations": ablation_table(runs),
+        "cost": cost_table(),
+    }
+    for path in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+        new = fill(path, parts)
+        if args.check and new != path.read_text():
+            sys.exit(f"{path.name} is not what the result files say; run benchmarks/table.py")
+        path.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
