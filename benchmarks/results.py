@@ -87,7 +87,7 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
         train_set, reported = _selection(spec.task, train_set)
     else:
         reported = sets.report_sets(spec.task, IMDB_TEST if spec.task == "imdb" else None)
-    source = CACHE / "dense" / spec.task
+    source = CACHE / "dense" / (spec.task + "-select" * (select and spec.task != "imdb"))
     model = load_model(source, kind, train_set)
     tokenizer = load_tokenizer(source)
     limit = sets.MAX_LENGTH[spec.task]
@@ -140,7 +140,7 @@ def _selection(task: str, train_set: Examples) -> tuple[Examples, dict[str, Exam
             np.random.default_rng(0).permutation(25_000)[ROWS[task] : ROWS[task] + 1500]
         )
         return train_set, {"select": rest}
-    kept, held = split_validation(train_set, 0.2, seed=0)
+    kept, held = split_validation(train_set, sets.HELD_OUT, seed=0)
     return kept, {"select": held}
 
 

@@ -7,8 +7,9 @@ that works must keep just that word.
 from typing import Any
 
 import numpy as np
-from conftest import CONFIGS, make_tokenizer
 from transformers import AutoModelForSequenceClassification
+
+from conftest import CONFIGS, make_tokenizer
 
 MARKED = [f"w{i}" for i in range(6)]
 

@@ -14,7 +14,9 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", ["toprune", "toprune.plan", "toprune.budget", "toprune.cost"])
+@pytest.mark.parametrize(
+    "name", ["toprune", "toprune.plan", "toprune.budget", "toprune.cost", "toprune.cli"]
+)
 def test_leaves_torch_out(name: str):
     heavy = "{'torch', 'transformers', 'datasets'}"
     assert run(f"import sys, {name}; print({heavy}.isdisjoint(sys.modules))") == "True"

@@ -20,7 +20,7 @@ from toprune.evaluation import logits_of
 from toprune.families import max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.methods.top import Top
-from toprune.models import Source, config_of, load_model, load_tokenizer
+from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
 from toprune.plan import Score
 from toprune.processes import processes
 from toprune.report import evaluation_report, prune_report
@@ -68,7 +68,12 @@ def finetune(
     tests = encode(tokenizer, held_out, limit)
     collate = Collate(tokenizer)
     learner = Learner(dense, kind, label_weight=1.0)
-    settings = {"finetune": task, "training": training.settings(), "examples": len(features)}
+    settings = {
+        "finetune": task,
+        "training": training.settings(),
+        "examples": len(features),
+        "weights": fingerprint(dense),
+    }
     with workplace(Path(out), resume=resume) as work:
         settle(work, settings)
         train(
@@ -130,8 +135,9 @@ def prune(
         min_tokens=max([2, *(_specials(f, ids) for f in features)]) if ids else 2,
     )
     check_reach(job)
+    started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
     with workplace(Path(out), resume=resume) as work:
-        settle(work, settings_of(job) | {"auto_weight": auto_weight})
+        settle(work, settings_of(job) | started)
         job.work = work / "stages"
         dense = _dense_logits(job, tests)
         if auto_weight:

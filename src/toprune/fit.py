@@ -114,15 +114,28 @@ class Schedule(TrainerCallback):
         self.learner.rank_weight = weight * max(0.0, 1 - over)
 
 
+class Order(TrainerCallback):
+    """Tells the sampler its epoch: a resumed run of several processes wraps it too deep for the
+    Trainer to reach."""
+
+    def __init__(self, buckets: Buckets):
+        self.buckets = buckets
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.buckets.set_epoch(int(state.epoch or 0))
+
+
 class FitTrainer(Trainer):
     """Bucketed batches, a group of its own for masks and multipliers, and a stop at NaN."""
 
     def __init__(self, learner: Learner, training: Training, lengths: Sequence[int], **kwargs: Any):
         self.learner, self.training, self.text_lengths = learner, training, lengths
+        self.buckets = Buckets(lengths, training.batch_size, training.seed)
         super().__init__(model=learner, **kwargs)
+        self.add_callback(Order(self.buckets))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Buckets:
-        return Buckets(self.text_lengths, self.training.batch_size, self.training.seed)
+        return self.buckets
 
     def _weights(self) -> list[Tensor]:
         return [p for p in self.learner.model.parameters() if p.requires_grad]
@@ -170,7 +183,7 @@ class FitTrainer(Trainer):
 
     def refuse(self, why: str) -> NoReturn:
         """Stop. A checkpoint of this very step holds the weights that are at fault."""
-        out, step = Path(self.args.output_dir), self.state.global_step
+        out, step = Path(str(self.args.output_dir)), self.state.global_step
         if processes().is_main_process:
             shutil.rmtree(out / f"checkpoint-{step}", ignore_errors=True)
         good = last_checkpoint(out)

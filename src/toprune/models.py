@@ -1,9 +1,11 @@
 """Loading a sequence classifier and its tokenizer, with one clear line when that cannot work."""
 
+import hashlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -41,7 +43,7 @@ def read_weights(source: str | Path, **head: Any) -> Any:
     """A sequence classifier from disk or hub; without `head`, a new one, it must have its own."""
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            str(source), output_loading_info=True, **head
+            str(source), output_loading_info=True, dtype=torch.float32, **head
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
@@ -87,6 +89,15 @@ def read_config(source: str | Path) -> Any:
             f"architecture '{config.model_type}' is not known; supported: {', '.join(FAMILIES)}"
         )
     return config
+
+
+def fingerprint(model: Any) -> str:
+    """Of the weights as they are: a run must not be resumed with another model."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy(force=True))
+    return digest.hexdigest()
 
 
 def _first_line(error: Exception) -> str:

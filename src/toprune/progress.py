@@ -4,6 +4,7 @@ On stderr, so that `--json` output stays clean. A bar needs a terminal; a log fi
 every tenth of a training.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from rich.progress import (
 )
 from transformers import TrainerCallback
 
-console = Console(stderr=True)
+console = Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
 
 
 class Advance(Protocol):
@@ -81,7 +82,8 @@ class Bar(TrainerCallback):
             tenth = 10 * state.global_step // state.max_steps
             if not console.is_terminal and tenth > self.told:
                 self.told = tenth
-                console.print(f"{self.label}: step {state.global_step} of {state.max_steps}, {note}")
+                where = f"step {state.global_step} of {state.max_steps}"
+                console.print(f"{self.label}: {where}, {note}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.close()

@@ -1,0 +1,139 @@
+"""How far does the probe go without training? Scores compared on the frozen dense models.
+
+    python benchmarks/probe_study.py mrpc imdb
+
+Every kind of score runs the same two schedules (geometric from layer 0, one cut after layer 0) at
+the same budgets; judged on the selection texts of results.py (never on a reported set) by accuracy
+and by the distance of the answers from the dense model's. Writes results/probe_study.json.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sets
+import torch
+from dense import CACHE, ROWS
+from results import _selection
+from torch import Tensor
+
+from toprune.attach import Drop, Follow, attach_policy, detach
+from toprune.batching import in_batches
+from toprune.budget import Budget
+from toprune.encode import Collate, encode, lengths
+from toprune.evaluation import logits_of
+from toprune.families import family_of, sizes_of
+from toprune.models import load_model, load_tokenizer
+from toprune.plan import Plan
+from toprune.probe import fit_probes
+from toprune.report import environment
+from toprune.schedule import geometric, single_cut
+from toprune.tasks import TASKS
+from toprune.tokens import Tokens
+
+OUT = Path(__file__).parent / "results" / "probe_study.json"
+BUDGETS = {"mrpc": ("50%", "67%"), "imdb": ("67%", "80%")}
+
+
+class By(Follow):
+    """Follow a plan's counts with scores from anywhere, ranked anew at every step."""
+
+    def __init__(self, plan: Plan, score: Callable[[int, Tensor, Tensor | None, Tokens], Tensor]):
+        super().__init__(plan)
+        self.by = score
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        if layer not in self.steps:
+            return None
+        return super().decide(layer, state, self.by(layer, state, received, tokens), tokens)
+
+
+def _z(x: Tensor, tokens: Tokens) -> Tensor:
+    """Standardised over the live tokens of each text."""
+    live = tokens.alive.to(x.dtype)
+    mean = (x * live).sum(1, keepdim=True) / live.sum(1, keepdim=True)
+    var = ((x - mean).square() * live).sum(1, keepdim=True) / live.sum(1, keepdim=True)
+    return (x - mean) / var.clamp_min(1e-12).sqrt()
+
+
+def scores(probes: Tensor, random: torch.Generator) -> dict[str, Any]:
+    """The kinds. All but `probe` rank anew at every step."""
+
+    def attention(_: int, __: Tensor, received: Tensor | None, ___: Tokens) -> Tensor:
+        assert received is not None
+        return received.clamp_min(1e-9).log()
+
+    return {
+        "random": lambda i, s, r, t: torch.rand(s.shape[:2], generator=random),
+        "received": attention,
+        "probe of each layer": lambda i, s, r, t: s @ probes[i],
+        "received + probe of each layer": lambda i, s, r, t: _z(attention(i, s, r, t), t)
+        + _z(s @ probes[i], t),
+    }
+
+
+def study(task: str) -> list[dict[str, Any]]:
+    kind = TASKS[sets.TASK[task]]
+    train_set, reported = _selection(task, sets.train_set(task, ROWS.get(task)))
+    source = CACHE / "dense" / (task + "-select" * (task != "imdb"))
+    model, tokenizer = load_model(source, kind, train_set).eval(), load_tokenizer(source)
+    limit = sets.MAX_LENGTH[task]
+    features = encode(tokenizer, train_set, limit)
+    tests = encode(tokenizer, reported["select"].take(range(700)), limit)
+    labels = np.array(reported["select"].labels[:700])  # pyright: ignore[reportOptionalSubscript]
+    collate = Collate(tokenizer)
+    sample = np.random.default_rng(0).permutation(len(features))[:512]
+    batches = [
+        {k: v for k, v in batch.items() if k != "labels"}
+        for _, batch in in_batches([features[i] for i in sample], collate)
+    ]
+    probes = {n: fit_probes(model, batches[: n // 32]) for n in (64, 512)}
+    dense = logits_of(model, tests, collate, "dense")
+    rows: list[dict[str, Any]] = []
+
+    def note(name: str, shape: str, budget: str, policy: Any) -> None:
+        attach_policy(model, policy)
+        logits = logits_of(model, tests, collate, name)
+        detach(model)
+        rows.append(
+            {
+                "task": task,
+                "score": name,
+                "schedule": shape,
+                "budget": budget,
+                "accuracy": kind.metrics(logits, labels)["accuracy"],
+                "distance": float(kind.distill_loss(torch.tensor(logits), torch.tensor(dense))),
+            }
+        )
+
+    for budget in BUDGETS[task]:
+        for shape in (geometric, single_cut):
+            args = (sizes_of(model), lengths(features), Budget.parse(budget))
+            own = {"family": family_of(model).name, "first": 0}
+            plain = shape(*args, **own, score="received")
+            for name, by in scores(probes[512], torch.Generator().manual_seed(0)).items():
+                note(name, shape.__name__, budget, By(plain, by))
+            for n, found in probes.items():
+                plan = shape(*args, **own, score="probe", probe=tuple(found[0].tolist()))
+                note(f"probe, {n} texts", shape.__name__, budget, Follow(plan))
+    rows.append({"task": task, "score": "dense", "accuracy": kind.metrics(dense, labels)["accuracy"], "distance": 0.0})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="+", choices=list(BUDGETS))
+    args = parser.parse_args()
+    found = [row for task in args.tasks for row in study(task)]
+    OUT.write_text(json.dumps({"rows": found, "environment": environment()}, indent=1) + "\n")
+    for row in found:
+        sets.say(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

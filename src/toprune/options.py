@@ -1,0 +1,31 @@
+"""Options that several commands of the command line share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Option(help="Model directory or hub id.")]
+Task = Annotated[str, typer.Option(help="classify or regress.")]
+Source = Annotated[
+    str, typer.Option("--data", help="CSV, TSV, JSONL, Parquet, a directory, or a hub name.")
+]
+TextColumn = Annotated[str | None, typer.Option("--text", help="Column of the text; guessed.")]
+PairColumn = Annotated[str | None, typer.Option("--pair", help="Column of the second text.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="Column of the label; guessed.")]
+MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="Cut texts to so many tokens; to what the model takes.")
+]
+Out = Annotated[Path, typer.Option(help="Directory to write; must be empty or not there.")]
+Lr = Annotated[float, typer.Option(min=0, help="Learning rate of the weights.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Texts per step and process.")]
+Accumulation = Annotated[int, typer.Option(min=1, help="Steps per update of the weights.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of splits, shuffling, masks and dropout.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run was.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")]
+ReportTo = Annotated[str, typer.Option(help="tensorboard, wandb, ...: what transformers knows.")]
+SaveSteps = Annotated[
+    int | None, typer.Option(min=1, help="Steps between checkpoints; every epoch when not given.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Tracebacks, and what libraries say.")]

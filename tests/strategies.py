@@ -1,0 +1,82 @@
+"""Random plans and random texts for property tests, and what every such test does with them."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from conftest import SIZES, SPECIAL
+from toprune.plan import Plan, Step
+
+CLS, PAD = SPECIAL.index("[CLS]"), SPECIAL.index("[PAD]")
+LAYERS, WIDTH = SIZES["num_hidden_layers"], SIZES["hidden_size"]
+USED = range(2, 22)  # ids of random texts: few, so that protected ones are often among them
+PROTECTED = ((), (3,), (2, 7, 11), (4, 5, 6, 8, 9))
+
+
+def make_plan(family: str = "bert", *keeps: tuple[int, str], **fields: Any) -> Plan:
+    """A plan for a tiny model: make_plan("bert", (0, "1/2"), (2, "1/4"), score="probe")."""
+    steps = tuple(Step(layer, Fraction(keep)) for layer, keep in keeps)
+    fields = {"score": "received"} | fields
+    if fields["score"] == "probe" and steps:
+        fields.setdefault("probe", random_probe(0))
+    return Plan(family=family, n_layers=LAYERS, width=WIDTH, steps=steps, **fields)
+
+
+def random_probe(seed: int) -> tuple[float, ...]:
+    return tuple(np.random.default_rng(seed).normal(size=WIDTH).tolist())
+
+
+@st.composite
+def plans(draw: Any, family: str, **fields: Any) -> Plan:
+    """Any steps at any layers that may have one, any ratios, either score, any protected ids."""
+    layers = sorted(draw(st.sets(st.integers(0, LAYERS - 2))))
+    ratios = st.fractions(Fraction(1, 100), 1, max_denominator=100)
+    keeps = draw(st.lists(ratios, min_size=len(layers), max_size=len(layers)))
+    score = draw(st.sampled_from(["received", "probe"]))
+    probe = random_probe(draw(st.integers(0, 9))) if score == "probe" and layers else None
+    return Plan(
+        family=family,
+        n_layers=LAYERS,
+        width=WIDTH,
+        score=score,
+        steps=tuple(map(Step, layers, sorted(keeps, reverse=True))),
+        probe=probe,
+        protect=draw(st.sampled_from(PROTECTED)),
+        min_tokens=draw(st.integers(1, 5)),
+        **fields,
+    )
+
+
+def random_text(length: int, seed: int | tuple[int, ...]) -> list[int]:
+    """[CLS] and random words, `length` tokens in all."""
+    ids = np.random.default_rng(seed).integers(USED.start, USED.stop, length)
+    return [CLS, *ids[1:].tolist()]
+
+
+@st.composite
+def texts(draw: Any, max_texts: int = 4, max_length: int = 24) -> list[list[int]]:
+    lengths = draw(st.lists(st.integers(1, max_length), min_size=1, max_size=max_texts))
+    seed = draw(st.integers(0, 999))
+    return [random_text(n, (seed, i)) for i, n in enumerate(lengths)]
+
+
+def pad(rows: Sequence[Sequence[int]], extra: int = 0) -> dict[str, torch.Tensor]:
+    """A right-padded batch of texts, `extra` columns wider than it has to be."""
+    length = max(map(len, rows)) + extra
+    ids = torch.full((len(rows), length), PAD)
+    for b, row in enumerate(rows):
+        ids[b, : len(row)] = torch.tensor(row)
+    counts = torch.tensor([len(row) for row in rows])
+    return {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(length) < counts[:, None]).long(),
+    }
+
+
+@torch.no_grad()
+def logits(model: Any, rows: Sequence[Sequence[int]], extra: int = 0) -> torch.Tensor:
+    return model(**pad(rows, extra)).logits

@@ -1,0 +1,423 @@
+"""The command line from end to end on tiny models, and every bad input that we promise to name."""
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BertModel, GPT2Config, GPT2ForSequenceClassification
+from typer.testing import CliRunner, Result
+
+import synthetic
+from conftest import make_model, make_tokenizer
+from toprune import cli, demo
+from toprune.fit import Training
+from toprune.methods.top import Top
+from toprune.plan import Plan
+
+Rows = list[dict[str, Any]]
+
+
+def call(*words: Any) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+def succeed(*words: Any) -> str:
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def save_model(folder: Path, model: Any = None, tokenizer: Any = None) -> Path:
+    (model or make_model()).save_pretrained(folder)
+    (tokenizer or make_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def write(path: Path, rows: Rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a model and data that are in order; tests must not change it."""
+    place = tmp_path_factory.mktemp("place")
+    save_model(place / "model")
+    write(place / "data.jsonl", synthetic.rows(60, 0))
+    return place
+
+
+# -- what works ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_from_model_to_bundle(place: Path, tmp_path: Path):
+    data = ("--data", place / "data.jsonl")
+    dense, small = tmp_path / "dense", tmp_path / "small"
+    out = succeed("finetune", "--model", place / "model", *data, "--epochs", 1, "--out", dense)
+    assert f"The model is in {dense}" in out
+    out = succeed("prune", "--model", dense, *data, "--budget", "2x", "--epochs", 0, "--out", small)
+    assert "dense" in out
+    assert "against unpadded inputs (real)" in out
+    assert "against inputs padded to the maximum (66)" in out
+    assert "Tokens that enter layers 1 to 4" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dense", "small"]
+
+    report = json.loads(succeed("eval", small, *data, "--json"))
+    assert report["examples"] == 60
+    assert report["executed"]["unpadded"] == pytest.approx(2, rel=0.01)
+    assert report["executed"]["padded"] > report["executed"]["unpadded"]
+    assert "accuracy" in succeed("eval", small, *data)
+    assert "executed" not in json.loads(succeed("eval", dense, *data, "--json"))
+
+    plan = small / "plan.json"
+    assert "of the original tokens" in succeed("plan", "show", plan)
+    assert json.loads(succeed("plan", "show", plan, "--json"))["family"] == "bert"
+    assert f"belongs to {dense}" in succeed("plan", "check", plan, "--model", dense)
+    assert json.loads(succeed("plan", "check", plan, "--json"))["sound"] is True
+
+
+@pytest.mark.slow
+def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: Path):
+    options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--no-gates")
+    more = ("--first-layer", 1, "--constraint", "lagrangian", "--distill", "mse", "--protect", "w1")
+    out = succeed(
+        *("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "1.5x"),
+        *("--out", tmp_path / "small", "--json", *options, *more),
+    )
+    report = json.loads(out)
+    settings = report["provenance"]["settings"]
+    assert settings["training"]["soft_epochs"] == settings["training"]["hard_epochs"] == 1
+    assert settings["top"] | {"first": 1, "gates": False, "distill": "mse"} == settings["top"]
+    assert report["budget"]["executed"]["unpadded"] == pytest.approx(1.5, rel=0.01)
+    plan = Plan.load(tmp_path / "small" / "plan.json")
+    assert [step.layer for step in plan.steps] == [1, 2]
+    assert plan.score == "received"
+    assert len(plan.protect) == 1
+
+
+@pytest.mark.slow
+def test_three_trials_choose_the_weight(place: Path, tmp_path: Path):
+    out = succeed(
+        *("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "2x"),
+        *("--epochs", 2, "--distill-weight", "auto", "--out", tmp_path / "small", "--json"),
+    )
+    settings = json.loads(out)["provenance"]["settings"]
+    assert settings["top"]["distill_weight"] in (1e-2, 1e-3, 1e-4)
+
+
+@pytest.mark.slow
+def test_labels_are_optional(place: Path, tmp_path: Path):
+    texts = [{"text": row["text"]} for row in synthetic.rows(40, 0)]
+    data = ("--data", write(tmp_path / "texts.jsonl", texts))
+    out = succeed(
+        *("prune", "--model", place / "model", *data, "--budget", "2x"),
+        *("--epochs", 0, "--out", tmp_path / "small"),
+    )
+    assert "No labels, no metrics" in out
+
+
+@pytest.mark.slow
+def test_overwrite_replaces(place: Path, tmp_path: Path):
+    out = tmp_path / "small"
+    out.mkdir()
+    (out / "old").touch()
+    words = ("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "2x")
+    succeed(*words, "--epochs", 0, "--out", out, "--overwrite")
+    assert (out / "plan.json").exists()
+    assert not (out / "old").exists()
+
+
+@pytest.mark.slow
+def test_class_names_mean_the_same_in_every_set(tmp_path: Path):
+    """A test set without some class, or in another order, must not shift the ids."""
+    model = make_model(num_labels=3)
+    model.config.id2label = {0: "neutral", 1: "bad", 2: "good"}
+    model.config.label2id = {name: i for i, name in model.config.id2label.items()}
+    folder = save_model(tmp_path / "model", model)
+    rows = synthetic.rows(40, 0)
+    named = [row | {"label": ("bad", "good")[row["label"]]} for row in rows]
+    numbered = [row | {"label": row["label"] + 1} for row in rows]
+    reports = [
+        json.loads(succeed("eval", folder, "--json", "--data", write(tmp_path / name, data)))
+        for name, data in (("named.jsonl", named), ("numbered.jsonl", numbered))
+    ]
+    assert reports[0] == reports[1]
+
+
+def test_defaults_are_those_of_the_library():
+    options = inspect.signature(cli.prune).parameters
+    epochs, training, top = options["epochs"].default, Training(), Top()
+    soft = cli.soft_share(epochs, None)
+    assert (soft, epochs - soft) == (training.soft_epochs, training.hard_epochs)
+    for name in ("lr", "batch_size", "accumulation", "label_weight", "seed", "report_to"):
+        assert options[name].default == getattr(training, name)
+    assert float(options["distill_weight"].default) == top.distill_weight
+    for name in ("constraint", "distill"):
+        assert options[name].default == getattr(top, name)
+    assert options["first_layer"].default == top.first
+
+
+@pytest.mark.parametrize(
+    ("epochs", "asked", "soft"),
+    [(0, None, 0), (1, None, 0.2), (2, None, 1), (10, None, 2), (4, 3, 3)],
+)
+def test_soft_share_of_the_epochs(epochs: float, asked: float | None, soft: float):
+    assert cli.soft_share(epochs, asked) == pytest.approx(soft)
+
+
+def test_help_without_arguments():
+    done = call()
+    assert done.exit_code == 0
+    assert "toprune prune --model" in done.stdout
+
+
+@pytest.mark.slow
+def test_demo_on_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = save_model(tmp_path / "model", synthetic.untrained())
+    monkeypatch.setattr(demo, "model_directory", lambda: folder)
+    monkeypatch.setattr(demo, "read_reviews", lambda: synthetic.rows(200, 0))
+    size = demo.Size(80, 20, 32, dense_epochs=1, soft_epochs=1, hard_epochs=1, minutes=1)
+    monkeypatch.setattr(demo, "QUICK", size)
+    out = tmp_path / "demo"
+    done = call("demo", "--quick", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "About 1 minute" in done.stderr
+    assert "20 examples that training never saw" in done.stdout
+    assert "against inputs padded to the maximum (32)" in done.stdout
+    assert sorted(path.name for path in out.iterdir()) == ["dense", "pruned"]
+    refused(call("demo", "--quick", "--out", out), "--overwrite")
+
+
+def test_demo_splits_apart():
+    reviews = [{"text": str(i), "label": i % 2} for i in range(1000)]
+    sets = demo.split(reviews, 400, 100)
+    train, test = ({row["text"] for row in sets[name]} for name in ("train", "test"))
+    assert (len(train), len(test)) == (400, 100)
+    assert max(map(int, train)) < 800 <= min(map(int, test))
+    assert sum(row["label"] for row in sets["test"]) == 50
+
+
+def test_demo_data_is_what_it_was():
+    assert (demo.model_directory() / "config.json").exists()
+    reviews = demo.read_reviews()
+    assert len({row["text"] for row in reviews}) == len(reviews) > 20_000
+
+
+# -- what does not ---------------------------------------------------------------------------------
+
+
+def refused(done: Result, names: str) -> str:
+    """Exit code 2 and one line on stderr, with the fix in it; stdout silent. Returns the line."""
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    *progress, line = done.stderr.splitlines()
+    assert progress == []
+    assert line.startswith("toprune: ")
+    assert names in line
+    return line
+
+
+def _tokenizer_that_cleans() -> Any:
+    """As BERT's: control characters go."""
+    from tokenizers.normalizers import BertNormalizer
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer()
+    return tokenizer
+
+
+def _left(place: Path) -> Path:
+    folder = save_model(place / "left")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}))
+    return folder
+
+
+def _gpt2() -> Any:
+    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    return GPT2ForSequenceClassification(config)
+
+
+def _unknown(place: Path) -> Path:
+    folder = save_model(place / "frob")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "frob"}))
+    return folder
+
+
+def _decoder(place: Path) -> Path:
+    model = make_model()
+    model.config.is_decoder = True
+    return save_model(place / "decoder", model)
+
+
+def _headless(place: Path) -> Path:
+    return save_model(place / "base", BertModel(make_model().config))
+
+
+def _broken(place: Path) -> Path:
+    folder = save_model(place / "broken")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    return folder
+
+
+def _labelled(change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Callable[[Path], Path]:
+    rows = [row | change(i, row) for i, row in enumerate(synthetic.rows(60, 0))]
+    return lambda place: write(place / "bad.jsonl", rows)
+
+
+def _full(place: Path) -> Path:
+    (place / "full").mkdir()
+    (place / "full" / "thesis.tex").touch()
+    return place / "full"
+
+
+def _file(place: Path) -> Path:
+    (place / "file").touch()
+    return place / "file"
+
+
+# what is asked for -> what the line must name; callables make the bad thing in a fresh directory
+PRUNE: dict[str, tuple[dict[str, Any], str]] = {
+    "no model": ({"model": lambda p: p / "none"}, "give a directory or a hub id"),
+    "decoder only": ({"model": lambda p: save_model(p / "gpt", _gpt2())}, "supported: bert"),
+    "bert as decoder": ({"model": _decoder}, "is_decoder=False"),
+    "unknown architecture": ({"model": _unknown}, "roberta"),
+    "no trained head": ({"model": _headless}, "toprune finetune"),
+    "broken weights": ({"model": _broken}, "load them anew"),
+    "head for classes": ({"task": "regress"}, "use the task classify"),
+    "head for a number": (
+        {"model": lambda p: save_model(p / "one", make_model(num_labels=1))},
+        "use the task regress",
+    ),
+    "unknown task": ({"task": "guess"}, "classify, regress"),
+    "no data": ({"data": lambda p: p / "none.csv"}, "check the path"),
+    "no text column": ({"text": "review"}, "columns here: text, label"),
+    "no label column": ({"label": "stars"}, "columns here: text, label"),
+    "empty data": ({"data": lambda p: write(p / "empty.jsonl", [])}, "at least two examples"),
+    "one class": ({"data": _labelled(lambda i, row: {"label": 1})}, "two classes or more"),
+    "labels out of range": ({"data": _labelled(lambda i, row: {"label": i % 3})}, "0 to 1"),
+    "labels below zero": ({"data": _labelled(lambda i, row: {"label": i % 3 - 1})}, "renumber"),
+    "empty text": ({"data": _labelled(lambda i, row: {"text": " "} if i == 7 else {})}, "row 8"),
+    "zero tokens": (
+        {
+            "data": _labelled(lambda i, row: {"text": "\x01"}),
+            "model": lambda p: save_model(p / "clean", tokenizer=_tokenizer_that_cleans()),
+        },
+        "drop these texts",
+    ),
+    "left padding": ({"model": _left}, "tokenizer_config.json"),
+    "too long": ({"max_length": 512}, "66"),
+    "budget 0x": ({"budget": "0x"}, "like 4x"),
+    "budget -2x": ({"budget": "-2x"}, "like 4x"),
+    "budget fast": ({"budget": "fast"}, "like 4x"),
+    "budget 0.5x": ({"budget": "0.5x"}, "like 4x"),
+    "budget 12ms": ({"budget": "12ms"}, "like 4x"),
+    "budget out of reach": ({"budget": "50x"}, "x at most"),
+    "full directory": ({"out": _full}, "--overwrite"),
+    "a file in the way": ({"out": _file}, "another --out"),
+    "first layer": ({"first_layer": 9}, "0..2"),
+    "protected word": ({"protect": "zebra"}, "zebra"),
+    "soft epochs": ({"epochs": 1, "soft_epochs": 2}, "--soft-epochs"),
+    "negative epochs": ({"epochs": -1}, "0 or more"),
+    "distill weight": ({"distill_weight": "much"}, "auto"),
+    "unknown score": ({"score": "luck"}, "received"),
+    "unknown option": ({"colour": "red"}, "--help"),
+}
+
+
+@pytest.mark.parametrize("case", PRUNE)
+def test_bad_input_is_one_line(case: str, place: Path, tmp_path: Path):
+    asked, names = PRUNE[case]
+    given: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
+    given |= {"budget": "2x", "epochs": 0, "out": tmp_path / "out"} | asked
+    given = {name: v(tmp_path) if callable(v) else v for name, v in given.items()}
+    before = sorted(tmp_path.rglob("*"))
+    words = [word for name, v in given.items() for word in (f"--{name.replace('_', '-')}", v)]
+    refused(call("prune", *words), names)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
+    "no labels": ({"data": lambda p: write(p / "x.jsonl", [{"text": "w1"}] * 9)}, "--label"),
+    "classes from one": ({"data": _labelled(lambda i, row: {"label": i % 2 + 1})}, "count from 0"),
+    "no epochs": ({"epochs": 0}, "1 or more"),
+    "too long": ({"max_length": 512}, "66"),
+    "full directory": ({"out": _full}, "--overwrite"),
+}
+
+
+@pytest.mark.parametrize("case", FINETUNE)
+def test_bad_input_of_finetune(case: str, place: Path, tmp_path: Path):
+    asked, names = FINETUNE[case]
+    given: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
+    given |= {"out": tmp_path / "out"} | asked
+    given = {name: v(tmp_path) if callable(v) else v for name, v in given.items()}
+    before = sorted(tmp_path.rglob("*"))
+    words = [word for name, v in given.items() for word in (f"--{name.replace('_', '-')}", v)]
+    refused(call("finetune", *words), names)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def _plan(**own: Any) -> Plan:
+    fields = {"family": "bert", "n_layers": 4, "width": 32, "score": "received", "steps": ()}
+    return Plan(**fields | own)
+
+
+def test_plan_for_another_model(place: Path, tmp_path: Path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(place / "model", folder)
+    _plan(n_layers=12, width=384).save(folder / "plan.json")
+    refused(call("eval", folder, "--data", place / "data.jsonl"), "prune this one")
+    check = ("plan", "check", folder / "plan.json")
+    assert call(*check).exit_code == 0
+    refused(call(*check, "--model", place / "model"), "plan is for another model")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": 2}', "\x00\xff", '{"schema": 1, "family": 3}']
+)
+def test_unreadable_plan(text: str, place: Path, tmp_path: Path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(place / "model", folder)
+    (folder / "plan.json").write_bytes(text.encode("latin-1"))
+    refused(call("plan", "show", folder / "plan.json"), "plan: ")
+    refused(call("eval", folder, "--data", place / "data.jsonl"), "plan: ")
+
+
+def test_eval_without_what_it_needs(place: Path, tmp_path: Path):
+    texts = write(tmp_path / "texts.jsonl", [{"text": "w1 w2"}, {"text": "w3"}])
+    refused(call("eval", place / "model", "--data", texts), "--label")
+    refused(call("eval", tmp_path / "none", "--data", texts), "directory that prune wrote")
+    refused(call("eval", _headless(tmp_path), "--data", place / "data.jsonl"), "toprune finetune")
+    data = ("--data", place / "data.jsonl")
+    refused(call("eval", place / "model", *data, "--max-length", 512), "66")
+
+
+def test_debug_shows_the_traceback(place: Path):
+    done = call("plan", "show", place / "none", "--debug")
+    assert done.exit_code == 2
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("toprune: plan: cannot read")
+
+
+@pytest.mark.slow
+def test_nan_keeps_the_last_good_checkpoint(place: Path, tmp_path: Path):
+    words = ("finetune", "--model", place / "model", "--data", place / "data.jsonl", "--epochs", 1)
+    more = ("--batch-size", 8, "--save-steps", 1, "--out", tmp_path / "dense")
+    done = call(*words, *more, "--lr", "1e30")
+    assert done.exit_code == 2
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("toprune: the loss became nan at step 2; ")
+    assert "--resume with a smaller --lr" in line
+    checkpoints = tmp_path / "dense.partial" / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-1"]
+    assert not (tmp_path / "dense").exists()
+    refused(call(*words, "--batch-size", 4, *more[2:], "--resume"), "(training)")
+    succeed(*words, *more, "--lr", "1e-4", "--resume")
+    assert [path.name for path in tmp_path.iterdir()] == ["dense"]

@@ -1,0 +1,93 @@
+"""The teacher's words: the dense model's own, at the right rows, from memory and from disk."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import FAMILIES, make_model, make_tokenizer
+from strategies import LAYERS, WIDTH, logits, pad, random_text
+from test_probe import states
+from toprune import teacher as module
+from toprune.attach import attached
+from toprune.encode import Collate
+from toprune.teacher import Teacher, teach
+
+TEXTS = [random_text(n, n) for n in (5, 24, 2, 9, 13, 9)] * 7  # more than one batch
+FEATURES = [{"input_ids": text, "index": i, "label": i % 2} for i, text in enumerate(TEXTS)]
+PROBES = torch.from_numpy(np.random.default_rng(0).normal(size=(LAYERS - 1, WIDTH))).float()
+
+
+def taught(model: Any, probes: torch.Tensor | None = None) -> Teacher:
+    return teach(model, FEATURES, Collate(make_tokenizer()), probes=probes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_of_the_dense_model(family: str) -> None:
+    """Logits, and the log of the attention received in the last layer, text by text."""
+    model = make_model(family, num_labels=3)
+    found = taught(model)
+    model.set_attn_implementation("eager")
+    assert found.logits.shape == (len(TEXTS), 3)
+    assert found.scores.shape == (sum(map(len, TEXTS)), 1)
+    for i, text in enumerate(TEXTS[:6]):
+        np.testing.assert_allclose(found.logits[i], logits(model, [text])[0], atol=1e-4)
+        with torch.no_grad():
+            last = model(**pad([text]), output_attentions=True).attentions[-1]  # (1, H, S, S)
+        own = found.scores[found.starts[i] : found.starts[i + 1], 0]
+        np.testing.assert_allclose(np.exp(own), last[0].mean((0, 1)), atol=1e-5)
+    # the texts repeat, so their words do; whatever batch they were in
+    np.testing.assert_allclose(found.logits[6:12], found.logits[:6], atol=1e-4)
+
+
+def test_words_of_the_probes() -> None:
+    model = make_model("bert")
+    found = taught(model, PROBES)
+    assert found.scores.shape == (sum(map(len, TEXTS)), LAYERS - 1)
+    for i, text in enumerate(TEXTS[:6]):
+        np.testing.assert_allclose(found.logits[i], logits(model, [text])[0], atol=1e-4)
+        own = found.scores[found.starts[i] : found.starts[i + 1]]
+        for layer, state in enumerate(states(model, pad([text]))):
+            np.testing.assert_allclose(own[:, layer], state[0] @ PROBES[layer], atol=1e-3)
+
+
+def test_extras_follow_the_rows_of_a_batch() -> None:
+    found = taught(make_model("bert"), PROBES)
+    rows = [3, 0, 2]
+    extras = found.extras(rows, 12)
+    assert extras["teacher_logits"].tolist() == found.logits[rows].tolist()
+    assert extras["teacher_scores"].shape == (3, 12, LAYERS - 1)
+    for b, row in enumerate(rows):
+        n = len(TEXTS[row])
+        own = found.scores[found.starts[row] : found.starts[row + 1]]
+        assert extras["teacher_scores"][b, :n].tolist() == own.tolist()
+        assert extras["teacher_scores"][b, n:].abs().sum() == 0
+    batch = Collate(make_tokenizer(), found.extras)([FEATURES[i] for i in rows])
+    width = batch["input_ids"].shape[1]
+    assert width == 9
+    assert torch.equal(batch["teacher_scores"], extras["teacher_scores"][:, :width])
+
+
+@pytest.mark.parametrize("spill", [0, 1 << 30])
+def test_saved_words_are_the_same(
+    spill: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = taught(make_model("bert"), PROBES)
+    found.save(tmp_path / "teacher")
+    monkeypatch.setattr(module, "SPILL", spill)
+    loaded = Teacher.load(tmp_path / "teacher")
+    assert isinstance(loaded.scores, np.memmap) == (spill == 0)  # mapped when it is large
+    assert not isinstance(loaded.logits, np.memmap)
+    for name, value in found.extras([4, 1], 30).items():
+        assert torch.equal(loaded.extras([4, 1], 30)[name], value)
+    assert not list((tmp_path / "teacher").glob(".*"))  # no drafts left
+
+
+def test_teaching_leaves_no_trace() -> None:
+    model = make_model("bert").train()
+    before = taught(model).logits
+    assert model.training
+    assert attached(model) is None
+    assert np.array_equal(taught(model.eval()).logits, before)  # dropout was off
