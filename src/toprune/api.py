@@ -1,8 +1,11 @@
 """The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
 input, found before the work begins wherever it can be."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +20,7 @@ from toprune.data import Columns, Examples, load, split_validation
 from toprune.encode import Collate, encode, lengths
 from toprune.errors import UserError
 from toprune.evaluation import logits_of
-from toprune.families import max_positions, sizes_of
+from toprune.families import has_segments, max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.methods.top import Top
 from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
@@ -64,8 +67,7 @@ def finetune(
     dense = load_model(model, kind, train_set, new_head=True)
     tokenizer = tokenizer or load_tokenizer(model)
     limit = _limit(dense, data)
-    features = encode(tokenizer, train_set, limit, positions=max_positions(dense.config))
-    tests = encode(tokenizer, held_out, limit)
+    features, tests = (_encode(dense, tokenizer, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
     learner = Learner(dense, kind, label_weight=1.0)
     settings = {
@@ -97,7 +99,7 @@ def prune(
     budget: str | Budget,
     *,
     task: str = "classify",
-    out: str | Path,
+    out: str | Path | None = None,
     tokenizer: Any = None,
     score: Score = "probe",
     top: Top | None = None,
@@ -107,18 +109,22 @@ def prune(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Bundle:
-    """Learn which layers drop tokens and how many stay, under a budget; returns the bundle."""
+    """Learn which layers drop tokens and how many stay, under a budget; returns the bundle.
+
+    It is also written to `out`; without one the work is done in a temporary place, not resumable.
+    A model that is given as an object is changed: it holds the pruned weights afterwards.
+    """
     top, training = top or Top(), training or Training()
     asked = Budget.parse(budget)
     kind = _task(task)
     data = _data(data)
-    check_out(Path(out), overwrite=overwrite)
+    if out is not None:
+        check_out(Path(out), overwrite=overwrite)
     train_set, held_out = _sets(data, task, training.seed, class_names(config_of(model)))
     student = load_model(model, kind, train_set)
     tokenizer = tokenizer or load_tokenizer(model)
     limit = _limit(student, data)
-    features = encode(tokenizer, train_set, limit, positions=max_positions(student.config))
-    tests = encode(tokenizer, held_out, limit)
+    features, tests = (_encode(student, tokenizer, e, limit) for e in (train_set, held_out))
     ids = _protected(tokenizer, protect)
     job = Job(
         model=student,
@@ -136,7 +142,7 @@ def prune(
     )
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
-    with workplace(Path(out), resume=resume) as work:
+    with _place(out) as folder, workplace(folder, resume=resume) as work:
         settle(work, settings_of(job) | started)
         job.work = work / "stages"
         dense = _dense_logits(job, tests)
@@ -171,7 +177,7 @@ def evaluate(
         raise UserError("evaluation needs labels; name their column with --label")
     kind.check_head(own.model.config, chosen)
     limit = data.max_length or own.report.get("max_length") or _limit(own.model, data)
-    features = encode(own.tokenizer, chosen, limit, positions=max_positions(own.model.config))
+    features = _encode(own.model, own.tokenizer, chosen, limit)
     if own.plan is not None:
         attach(own.model, own.plan)
     try:
@@ -184,6 +190,16 @@ def evaluate(
         done = reduction(sizes_of(own.model), own.plan, found, max_length=limit)
         report |= {"executed": vars(done), "kept_per_layer": own.plan.lengths(round(found.mean))}
     return report
+
+
+@contextmanager
+def _place(out: str | Path | None) -> Iterator[Path]:
+    """Where the bundle goes: as told, or somewhere that does not last."""
+    if out is not None:
+        yield Path(out)
+        return
+    with TemporaryDirectory(prefix="toprune-") as folder:
+        yield Path(folder) / "bundle"
 
 
 def _task(name: str) -> ModuleType:
@@ -207,6 +223,17 @@ def _sets(
     if held_out is None or held_out is train_set:
         return split_validation(train_set, HELD_OUT, seed)
     return train_set, held_out
+
+
+def _encode(model: Any, tokenizer: Any, examples: Examples, limit: int) -> list[dict[str, Any]]:
+    config = model.config
+    return encode(
+        tokenizer,
+        examples,
+        limit,
+        positions=max_positions(config),
+        segments=has_segments(config),
+    )
 
 
 def _limit(model: Any, data: Data) -> int:

@@ -15,11 +15,17 @@ CHUNK = 1000  # texts per call: a fast tokenizer's encodings weigh far more than
 
 
 def encode(
-    tokenizer: Any, examples: Examples, max_length: int, *, positions: int | None = None
+    tokenizer: Any,
+    examples: Examples,
+    max_length: int,
+    *,
+    positions: int | None = None,
+    segments: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of `input_ids`, `token_type_ids` where the tokenizer has them, `label` and `index`.
 
-    Not padded: that is for the batch. positions: how many tokens the model can place, if known.
+    Not padded: that is for the batch. positions: how many tokens the model can place, if known;
+    segments: whether it tells them apart (a BERT tokenizer may serve a model that does not).
     """
     _check(tokenizer, max_length, positions, is_pair=examples.pairs is not None)
     features: list[dict[str, Any]] = []
@@ -36,6 +42,8 @@ def encode(
             return_special_tokens_mask=True,
         )
         empty += [start + i for i, m in enumerate(encoded.pop("special_tokens_mask")) if all(m)]
+        if not segments:
+            encoded.pop("token_type_ids", None)
         features += [
             {**dict(zip(encoded, row, strict=True)), "index": start + i}
             for i, row in enumerate(zip(*encoded.values(), strict=True))

@@ -89,3 +89,8 @@ def max_positions(config: Any) -> int:
     """Tokens that fit the position table; RoBERTa's starts at padding_idx + 1."""
     offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return config.max_position_embeddings - offset
+
+
+def has_segments(config: Any) -> bool:
+    """Does the model take `token_type_ids` that differ?"""
+    return getattr(config, "type_vocab_size", 0) > 1

@@ -64,6 +64,11 @@ def config_of(source: Source) -> Any:
 
 
 def load_tokenizer(source: Source) -> Any:
+    """The tokenizer beside a model; of an object, the one from where it was loaded."""
+    if not isinstance(source, str | Path):
+        source = source.name_or_path
+        if not source:
+            raise UserError("a model object that was not loaded from anywhere: give tokenizer=, too")
     try:
         return AutoTokenizer.from_pretrained(str(source))
     except (OSError, ValueError) as error:

@@ -1,0 +1,52 @@
+"""The Python face, as design.md writes it: objects in, a bundle out."""
+
+import pytest
+import synthetic
+import torch
+from conftest import make_model, make_tokenizer
+
+import toprune
+from toprune.errors import UserError
+from toprune.fit import Training
+
+NO_TRAINING = Training(soft_epochs=0, hard_epochs=0)
+DATA = {"train": synthetic.rows(64, 0), "test": synthetic.rows(32, 1)}
+
+
+def test_prune_without_out_returns_a_bundle_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bundle = toprune.prune(
+        make_model(), DATA, budget="2x", tokenizer=make_tokenizer(), training=NO_TRAINING
+    )
+    assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(2, rel=0.01)
+    assert not list(tmp_path.iterdir())
+    model = toprune.attach(bundle.model, bundle.plan)
+    ids = torch.tensor([[0, 10, 20, 30, 2]])
+    assert model(input_ids=ids).logits.shape == (1, 2)
+
+
+@pytest.mark.parametrize("family", ["distilbert", "roberta"])
+def test_a_tokenizer_with_segments_serves_a_model_without(family):
+    bundle = toprune.prune(
+        make_model(family), DATA, "2x", tokenizer=make_tokenizer("bert"), training=NO_TRAINING
+    )
+    assert bundle.plan is not None
+    assert bundle.plan.family == family
+
+
+def test_saved_bundle_evaluates_like_the_pruned_model(tmp_path):
+    bundle = toprune.prune(
+        make_model(),
+        DATA,
+        "2x",
+        tokenizer=make_tokenizer(),
+        training=NO_TRAINING,
+        out=tmp_path / "small",
+    )
+    report = toprune.evaluate(tmp_path / "small", DATA["test"])
+    assert report["metrics"]["accuracy"] == bundle.report["pruned"]["accuracy"]
+
+
+def test_model_object_from_nowhere_needs_a_tokenizer():
+    with pytest.raises(UserError, match="tokenizer="):
+        toprune.prune(make_model(), DATA, "2x", training=NO_TRAINING)
