@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -24,6 +25,7 @@ from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES
 from toprune.processes import ON_CPU, backend, processes
 from toprune.progress import Bar
+from toprune.teacher import first_states
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Training:
     lr_warmup: float = 0.06  # share of a stage's steps
     sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
+    state_weight: float = 1.0  # of the first token's states, layer by layer, beside the logits
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     max_grad_norm: float = 1.0
     train_embeddings: bool = False
@@ -61,12 +64,13 @@ class Learner(nn.Module):
         task: ModuleType,
         *,
         label_weight: float,
+        state_weight: float = 0.0,
         policy: Learn | None = None,
     ):
         super().__init__()
         self.model, self.task, self.policy = model, task, policy
         self.selector = policy.selector if policy is not None else None
-        self.label_weight = label_weight
+        self.label_weight, self.state_weight = label_weight, state_weight
         self.rank_weight = 0.0  # the trainer moves it
         self.parts: dict[str, float] = {}
 
@@ -75,10 +79,15 @@ class Learner(nn.Module):
         labels: Tensor | None = None,
         teacher_logits: Tensor | None = None,
         teacher_scores: Tensor | None = None,
+        teacher_states: Tensor | None = None,
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
-        logits = self.model(**inputs).logits  # (B, C)
+        out = self.model(**inputs, output_hidden_states=self.state_weight > 0)
+        logits = out.logits  # (B, C)
         terms: dict[str, Tensor] = {}
+        if teacher_states is not None and self.state_weight > 0:
+            gap = F.mse_loss(first_states(out.hidden_states), teacher_states)
+            terms["state"] = self.state_weight * gap
         if teacher_logits is not None:
             terms["distill"] = self.task.distill_loss(logits, teacher_logits)
         if labels is not None and self.label_weight > 0:

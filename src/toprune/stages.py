@@ -31,7 +31,7 @@ from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
 from toprune.schedule import geometric, largest_reduction, repair, single_cut
-from toprune.teacher import Teacher, teach
+from toprune.teacher import DONE, Teacher, teach
 
 PROBE_TEXTS = 512
 CALIBRATION_TEXTS = 256
@@ -159,7 +159,7 @@ def _teacher(job: Job, probes: Tensor | None) -> Teacher:
             plain = Collate(job.tokenizer)
             teach(job.model, job.features, plain, probes=probes, progress=advance).save(folder)
 
-    _once(folder / "starts.npy", compute)
+    _once(folder / DONE, compute)
     return Teacher.load(folder)
 
 
@@ -210,9 +210,7 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
             distilled=frozenset(range(job.top.first, third)),
         )
         attach_policy(job.model, policy)
-        learner = Learner(
-            job.model, job.task, label_weight=job.training.label_weight, policy=policy
-        )
+        learner = _learner(job, policy)
         log = train(
             learner,
             job.features,
@@ -238,11 +236,22 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
     return Outcome(replace(plan, provenance={}), note["expected"], note["log"])
 
 
+def _learner(job: Job, policy: Learn | None) -> Learner:
+    training = job.training
+    return Learner(
+        job.model,
+        job.task,
+        label_weight=training.label_weight,
+        state_weight=training.state_weight,
+        policy=policy,
+    )
+
+
 def _hard(job: Job, plan: Plan, collate: Collate, *, resume: bool) -> list[dict[str, float]]:
     """Fine-tune with tokens truly gone: what is trained is what will run."""
     torch.manual_seed(job.training.seed)
     attach(job.model, plan)
-    learner = Learner(job.model, job.task, label_weight=job.training.label_weight)
+    learner = _learner(job, None)
     return train(
         learner,
         job.features,

@@ -5,7 +5,7 @@ that is mapped when it would be larger than SPILL bytes or when a directory asks
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from toprune.families import sizes_of
 from toprune.tokens import Tokens
 
 SPILL = 1 << 30
+DONE = "done"  # a file that says that the others are whole
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Teacher:
     logits: np.ndarray  # (N, C)
     scores: np.ndarray  # (tokens of all examples, P) log scores; P = 1 or one column per layer
     starts: np.ndarray  # (N + 1,) where each example's tokens begin
+    states: np.ndarray  # (N, L, D) float16: the first token after every layer
 
     def extras(self, rows: Sequence[int], length: int) -> dict[str, Tensor]:
         """The teacher's words on a batch, padded to `length`."""
@@ -37,24 +39,25 @@ class Teacher:
         return {
             "teacher_logits": torch.from_numpy(self.logits[list(rows)]),
             "teacher_scores": torch.from_numpy(scores),
+            "teacher_states": torch.from_numpy(self.states[list(rows)].astype(np.float32)),
         }
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("logits", "scores", "starts"):
+        for name, array in vars(self).items():
             draft = folder / f".{name}.npy"
-            np.save(draft, getattr(self, name))
+            np.save(draft, array)
             draft.replace(folder / f"{name}.npy")
+        (folder / DONE).touch()
 
     @classmethod
     def load(cls, folder: Path) -> "Teacher":
-        parts = [
-            np.load(folder / f"{name}.npy", mmap_mode="r")
-            for name in ("logits", "scores", "starts")
-        ]
-        spilled = parts[1].nbytes > SPILL
-        logits, scores, starts = parts
-        return cls(np.array(logits), scores if spilled else np.array(scores), np.array(starts))
+        return cls(**{field.name: _read(folder / f"{field.name}.npy") for field in fields(cls)})
+
+
+def _read(path: Path) -> np.ndarray:
+    array = np.load(path, mmap_mode="r")
+    return array if array.nbytes > SPILL else np.array(array)
 
 
 class Listen:
@@ -98,18 +101,22 @@ def teach(
     """
     lengths = np.array([len(f["input_ids"]) for f in features])
     starts = np.concatenate([[0], lengths.cumsum()])
-    layers = sizes_of(model).layers
+    sizes = sizes_of(model)
+    layers = sizes.layers
     listen = Listen(probes, layers - 1)
     columns = 1 if probes is None else len(probes)
     scores = np.zeros((starts[-1], columns), np.float32)
     logits = np.zeros((len(features), model.config.num_labels), np.float32)
+    states = np.zeros((len(features), layers, sizes.width), np.float16)
     training = model.training
     attach_policy(model.eval(), listen)
     try:
         with torch.inference_mode():
             for rows, batch in in_batches(features, collate):
                 batch.pop("labels", None)
-                logits[rows] = model(**batch).logits.numpy(force=True)
+                out = model(**batch, output_hidden_states=True)
+                logits[rows] = out.logits.numpy(force=True)
+                states[rows] = first_states(out.hidden_states).numpy(force=True)
                 given = torch.stack(listen.scores, -1).numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):
                     scores[starts[row] : starts[row + 1]] = given[b, : lengths[row]]
@@ -117,4 +124,9 @@ def teach(
                     progress(len(rows))
     finally:
         detach(model).train(training)
-    return Teacher(logits, scores, starts)
+    return Teacher(logits, scores, starts, states)
+
+
+def first_states(hidden: Sequence[Tensor]) -> Tensor:
+    """(B, L, D): the one token that no plan drops, after every layer."""
+    return torch.stack([h[:, 0] for h in hidden[1:]], 1)
