@@ -7,6 +7,7 @@ single precision would flip a rank once in many thousand runs. Single precision 
 import copy
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
-    BertConfig,
     BertForTokenClassification,
 )
 
-from conftest import FAMILIES, SIZES, make_model
+from conftest import CONFIGS, FAMILIES, make_model
 from strategies import (
     LAYERS,
     PAD,
@@ -133,7 +133,7 @@ def test_lengths_follow_the_plan_and_protected_tokens_survive(
             guarded = {0} | {i for i, token in enumerate(row) if token in plan.protect}
             assert [len(k) for k in kept] == [max(k, len(guarded)) for k in plan.lengths(len(row))]
             assert kept[0] == set(range(len(row)))
-            for before, after in zip(kept, kept[1:], strict=False):
+            for before, after in pairwise(kept):
                 assert guarded <= after <= before
 
 
@@ -339,7 +339,7 @@ def test_attention_dropout_only_while_training() -> None:
 def tagger() -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = BertConfig(**SIZES, vocab_size=64, pad_token_id=PAD, num_labels=5)
+        config = CONFIGS["bert"](vocab_size=64, pad_token_id=PAD, num_labels=5)
         return BertForTokenClassification(config).eval().double()
 
 

@@ -85,8 +85,8 @@ def test_weights_of_zero_and_one_are_removal(seed: int) -> None:
     soft, soft_scores = attend(q, k, v, tokens_of(keep, weight=keep.to(q.dtype)), scored=True)
     for b in range(B):
         own = keep[b].nonzero()[:, 0]
-        parts = (x[b : b + 1, :, own] for x in (q, k, v))
-        removed, scores = attend(*parts, tokens_of(keep[b : b + 1, own]), scored=True)
+        one, two, three = (x[b : b + 1, :, own] for x in (q, k, v))
+        removed, scores = attend(one, two, three, tokens_of(keep[b : b + 1, own]), scored=True)
         assert soft_scores is not None
         assert scores is not None
         torch.testing.assert_close(soft[b : b + 1, :, own], removed)

@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,7 +68,6 @@ class Masked(Learn):
         assert isinstance(rows, Tensor)
         assert kept.weight is not None
         blank = torch.zeros(tokens.index.shape, dtype=state.dtype)
-        rank = None if kept.rank is None else tokens.index.new_zeros(blank.shape)
         return Drop(
             None,
             replace(
@@ -76,7 +76,7 @@ class Masked(Learn):
                 protected=tokens.protected,
                 alive=(blank > 0).scatter(1, rows, kept.alive),
                 weight=blank.scatter(1, rows, kept.weight),
-                rank=None if rank is None else rank.scatter(1, rows, kept.rank),
+                rank=None if kept.rank is None else blank.long().scatter(1, rows, kept.rank),
             ),
         )
 
@@ -341,7 +341,7 @@ def test_multipliers_ascend_until_the_target_is_met() -> None:
         seen.append((off, *chosen.lambdas.tolist()))
     assert seen[0][0] < -0.4  # far too dense at first, so the first multiplier goes down
     assert seen[5][1] < seen[0][1] < 0
-    assert all(b[2] >= a[2] - 1e-9 for a, b in zip(seen[:20], seen[1:20], strict=False))
+    assert all(b[2] >= a[2] - 1e-9 for a, b in pairwise(seen[:20]))
     assert min(abs(off) for off, *_ in seen) < 0.01
     assert abs(np.mean([off for off, *_ in seen[-100:]])) < 0.1
 
@@ -359,8 +359,8 @@ def test_penalty_by_hand() -> None:
 def test_log_alphas_stay_within_the_papers_limits() -> None:
     chosen = selector(constraint="lagrangian")
     with torch.no_grad():
-        chosen.rank_loga += 50
-        chosen.gate_loga -= 50
+        chosen.rank_loga.add_(50)
+        chosen.gate_loga.sub_(50)
     chosen.sample()
     assert chosen.rank_loga.max().item() == pytest.approx(np.log(100))
     assert chosen.gate_loga.min().item() == pytest.approx(-np.log(100))

@@ -57,8 +57,9 @@ def test_order_of_rows_and_padding_change_nothing(kind: str, seed: int) -> None:
     shuffled = torch.randperm(9, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(loss(x[:, shuffled], t[:, shuffled], live[:, shuffled], 4), expected)
     waste = torch.full((3, 5), 50.0, dtype=x.dtype)  # would win every ranking if it counted
-    wider = (torch.cat([v, waste], 1) for v in (x, t))
-    torch.testing.assert_close(loss(*wider, torch.cat([live, waste < 0], 1), 4), expected)
+    wide_x, wide_t = (torch.cat([v, waste], 1) for v in (x, t))
+    wide = loss(wide_x, wide_t, torch.cat([live, waste < 0], 1), 4)
+    torch.testing.assert_close(wide, expected)
 
 
 @pytest.mark.parametrize("kind", RANK_LOSSES)
@@ -109,7 +110,8 @@ def test_the_top_k_are_pushed_above_all_others_and_others_left_alone() -> None:
     live = torch.ones(1, 5, dtype=torch.bool)
     x = torch.tensor([[0.0, 0.1, 0.2, 0.3, 0.4]], dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(lambda_loss(x, t, live, 2), x)
-    assert (gradient[0, 0] < 0) and (gradient[0, 2:] > 0).all()  # up with the best, down the rest
+    assert gradient[0, 0] < 0  # up with the best, down with the rest
+    assert (gradient[0, 2:] > 0).all()
     swapped = t[:, [0, 1, 4, 3, 2]]  # another order of the irrelevant ones
     torch.testing.assert_close(lambda_loss(x, swapped, live, 2), lambda_loss(x, t, live, 2))
 

@@ -35,7 +35,10 @@ def test_words_of_the_dense_model(family: str) -> None:
     for i, text in enumerate(TEXTS[:6]):
         np.testing.assert_allclose(found.logits[i], logits(model, [text])[0], atol=1e-4)
         with torch.no_grad():
-            last = model(**pad([text]), output_attentions=True).attentions[-1]  # (1, H, S, S)
+            out = model(**pad([text]), output_attentions=True, output_hidden_states=True)
+        last = out.attentions[-1]  # (1, H, S, S)
+        first = torch.stack([h[0, 0] for h in out.hidden_states[1:]])  # (L, D)
+        np.testing.assert_allclose(found.states[i], first, rtol=2e-3, atol=2e-3)  # half precision
         own = found.scores[found.starts[i] : found.starts[i + 1], 0]
         np.testing.assert_allclose(np.exp(own), last[0].mean((0, 1)), atol=1e-5)
     # the texts repeat, so their words do; whatever batch they were in
@@ -78,8 +81,8 @@ def test_saved_words_are_the_same(
     found.save(tmp_path / "teacher")
     monkeypatch.setattr(module, "SPILL", spill)
     loaded = Teacher.load(tmp_path / "teacher")
-    assert isinstance(loaded.scores, np.memmap) == (spill == 0)  # mapped when it is large
-    assert not isinstance(loaded.logits, np.memmap)
+    for large in (loaded.scores, loaded.states):
+        assert isinstance(large, np.memmap) == (spill == 0)  # mapped when it is large
     for name, value in found.extras([4, 1], 30).items():
         assert torch.equal(loaded.extras([4, 1], 30)[name], value)
     assert not list((tmp_path / "teacher").glob(".*"))  # no drafts left

@@ -40,7 +40,7 @@ class Training:
     lr_warmup: float = 0.06  # share of a stage's steps
     sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
-    state_weight: float = 1.0  # of the first token's states, layer by layer, beside the logits
+    state_weight: float = 10.0  # of the first token's states, layer by layer, beside the logits
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     max_grad_norm: float = 1.0
     train_embeddings: bool = False
