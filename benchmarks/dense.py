@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 
 import sets
-
 from toprune.api import Data, finetune
 from toprune.data import split_validation
 from toprune.demo import model_directory
@@ -41,7 +40,9 @@ def main() -> None:
             "test": sets.rows(sets.report_sets(name, 1000)["dev" if name in sets.GLUE else "test"]),
         }
         data = Data(source, max_length=sets.MAX_LENGTH[name])
-        report = finetune(model_directory(), data, task=sets.TASK[name], out=out, training=training, resume=True)
+        report = finetune(
+            model_directory(), data, task=sets.TASK[name], out=out, training=training, resume=True
+        )
         sets.say(f"{name}: {report['metrics']}")
 
 

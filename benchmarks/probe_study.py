@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sets
 import torch
-from dense import CACHE, ROWS
-from results import _selection
 from torch import Tensor
 
+import sets
+from dense import CACHE, ROWS
+from results import selection
 from toprune.attach import Drop, Follow, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget
@@ -72,14 +72,15 @@ def scores(probes: Tensor, random: torch.Generator) -> dict[str, Any]:
         "random": lambda i, s, r, t: torch.rand(s.shape[:2], generator=random),
         "received": attention,
         "probe of each layer": lambda i, s, r, t: s @ probes[i],
-        "received + probe of each layer": lambda i, s, r, t: _z(attention(i, s, r, t), t)
-        + _z(s @ probes[i], t),
+        "received + probe of each layer": lambda i, s, r, t: (
+            _z(attention(i, s, r, t), t) + _z(s @ probes[i], t)
+        ),
     }
 
 
 def study(task: str) -> list[dict[str, Any]]:
     kind = TASKS[sets.TASK[task]]
-    train_set, reported = _selection(task, sets.train_set(task, ROWS.get(task)))
+    train_set, reported = selection(task, sets.train_set(task, ROWS.get(task)))
     source = CACHE / "dense" / (task + "-select" * (task != "imdb"))
     model, tokenizer = load_model(source, kind, train_set).eval(), load_tokenizer(source)
     limit = sets.MAX_LENGTH[task]
@@ -121,7 +122,14 @@ def study(task: str) -> list[dict[str, Any]]:
             for n, found in probes.items():
                 plan = shape(*args, **own, score="probe", probe=tuple(found[0].tolist()))
                 note(f"probe, {n} texts", shape.__name__, budget, Follow(plan))
-    rows.append({"task": task, "score": "dense", "accuracy": kind.metrics(dense, labels)["accuracy"], "distance": 0.0})
+    rows.append(
+        {
+            "task": task,
+            "score": "dense",
+            "accuracy": kind.metrics(dense, labels)["accuracy"],
+            "distance": 0.0,
+        }
+    )
     return rows
 
 

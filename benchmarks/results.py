@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sets
 import torch
-from dense import CACHE, ROWS
 
+import sets
+from dense import CACHE, ROWS
 from toprune.attach import attach, detach
 from toprune.budget import Budget
 from toprune.cost import reduction
@@ -96,7 +96,9 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
     seconds = time.perf_counter() - start
     _lend(job, spec, select)
     attach(job.model, outcome.plan)
-    after = {part: logits_of(job.model, t, collate, f"pruned on {part}") for part, t in texts.items()}
+    after = {
+        part: logits_of(job.model, t, collate, f"pruned on {part}") for part, t in texts.items()
+    }
     detach(job.model)
     shutil.rmtree(job.work)
     done = reduction(sizes_of(job.model), outcome.plan, job.lengths, max_length=limit)
@@ -115,13 +117,11 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
     }
 
 
-def _job(
-    spec: Spec, *, select: bool, settings: dict[str, Any]
-) -> tuple[Job, dict[str, Examples]]:
+def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, dict[str, Examples]]:
     kind = TASKS[sets.TASK[spec.task]]
     train_set = sets.train_set(spec.task, ROWS.get(spec.task))
     if select:
-        train_set, reported = _selection(spec.task, train_set)
+        train_set, reported = selection(spec.task, train_set)
     else:
         reported = sets.report_sets(spec.task, IMDB_TEST if spec.task == "imdb" else None)
     source = CACHE / "dense" / (spec.task + "-select" * (select and spec.task != "imdb"))
@@ -140,14 +140,16 @@ def _job(
         score=spec.score,
         top=Top(**change_top | {k: v for k, v in settings.items() if k in top_names}),
         training=Training(
-            **{"seed": spec.seed} | training | {k: v for k, v in settings.items() if k in training_names}
+            **{"seed": spec.seed}
+            | training
+            | {k: v for k, v in settings.items() if k in training_names}
         ),
         work=CACHE / "work" / (spec.name + "-select" * select),
     )
     return job, reported
 
 
-def _selection(task: str, train_set: Examples) -> tuple[Examples, dict[str, Examples]]:
+def selection(task: str, train_set: Examples) -> tuple[Examples, dict[str, Examples]]:
     if task == "imdb":  # 23,000 reviews of train that nobody has seen
         rest = sets.train_set(task, 25_000).take(
             np.random.default_rng(0).permutation(25_000)[ROWS[task] : ROWS[task] + 1500]
@@ -180,7 +182,9 @@ def _dense(task: str, job: Job, texts: Any, select: bool) -> dict[str, np.ndarra
         path = CACHE / "logits" / f"{task}-{part}-{len(features)}{'-select' * select}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(path, logits_of(job.model, features, Collate(job.tokenizer), f"dense on {part}"))
+            np.save(
+                path, logits_of(job.model, features, Collate(job.tokenizer), f"dense on {part}")
+            )
         found[part] = np.load(path)
     return found
 
@@ -231,11 +235,11 @@ def main() -> None:
         metric = sets.METRIC[spec.task]
         for part, score in found["reported"].items():
             gap = score["difference"][metric]
+            was, now = score["dense"][metric]["value"], score["pruned"][metric]["value"]
             sets.say(
-                f"{path.stem} {part}: {score['dense'][metric]['value']:.4f} -> "
-                f"{score['pruned'][metric]['value']:.4f} ({100 * gap['value']:+.2f}, p {gap['p']:.2f}) "
-                f"distance {score['distance']:.3f} {found['executed']['unpadded']:.3f}x "
-                f"{found['seconds']:.0f} s {found['steps']}"
+                f"{path.stem} {part}: {was:.4f} -> {now:.4f} ({100 * gap['value']:+.2f}, "
+                f"p {gap['p']:.2f}) distance {score['distance']:.3f} "
+                f"{found['executed']['unpadded']:.3f}x {found['seconds']:.0f} s {found['steps']}"
             )
 
 

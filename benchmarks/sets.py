@@ -18,7 +18,14 @@ from toprune.data import Examples
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MAX_LENGTH = {"mrpc": 128, "rte": 256, "cola": 64, "stsb": 64, "imdb": 256, "20news": 512}
 TASK = {name: "regress" if name == "stsb" else "classify" for name in MAX_LENGTH}
-METRIC = {"mrpc": "accuracy", "rte": "accuracy", "cola": "matthews", "stsb": "pearson", "imdb": "accuracy", "20news": "accuracy"}
+METRIC = {
+    "mrpc": "accuracy",
+    "rte": "accuracy",
+    "cola": "matthews",
+    "stsb": "pearson",
+    "imdb": "accuracy",
+    "20news": "accuracy",
+}
 
 HELD_OUT = 0.2  # share of train on which recipes are tried
 GLUE = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "stsb": "STS-B"}

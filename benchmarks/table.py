@@ -1,7 +1,7 @@
 """Write the tables of README.md and docs/results.md from the result files: no number by hand.
 
-    python benchmarks/table.py            # rewrites the parts between the markers
-    python benchmarks/table.py --check    # fails when they are not up to date (a test runs this)
+python benchmarks/table.py            # rewrites the parts between the markers
+python benchmarks/table.py --check    # fails when they are not up to date (a test runs this)
 """
 
 import argparse
@@ -14,29 +14,33 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-METRIC = {"mrpc": "accuracy", "rte": "accuracy", "cola": "matthews", "stsb": "pearson", "imdb": "accuracy"}
+METRIC = {
+    "mrpc": "accuracy",
+    "rte": "accuracy",
+    "cola": "matthews",
+    "stsb": "pearson",
+    "imdb": "accuracy",
+}
 TITLES = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "stsb": "STS-B", "imdb": "IMDB"}
 PART = {"mrpc": "all", "stsb": "all", "rte": "dev", "cola": "dev", "imdb": "test"}
 
 
 def load(folder: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((HERE / "results" / folder).glob("*.json"))]
+    return [
+        json.loads(path.read_text()) for path in sorted((HERE / "results" / folder).glob("*.json"))
+    ]
 
 
 def core_table(runs: list[dict[str, Any]]) -> str:
     """Dense against pruned, one row a task and budget; seeds are averaged, and counted."""
-    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
-        spec = run["spec"]
-        groups[spec["task"], spec["budget"], spec["score"], spec["variant"]].append(run)
     lines = [
-        "| task (metric) | FLOPs removed | executed, unpadded | against padded | score | dense | pruned | difference (95 %) | seeds |",
+        "| task (metric) | FLOPs removed | executed, unpadded | against padded | score "
+        "| dense | pruned | difference (95 %) | seeds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (task, budget, score, variant), found in sorted(groups.items(), key=_order):
-        if variant != "default":
-            continue
-        lines.append(_row(task, budget, score, found))
+    for (task, budget, score, variant), found in _groups(runs):
+        if variant == "default":
+            lines.append(_row(task, budget, score, found))
     return "\n".join(lines)
 
 
@@ -45,19 +49,26 @@ def ablation_table(runs: list[dict[str, Any]]) -> str:
         "| task | score | variant | pruned | difference to dense (95 %) | seeds |",
         "|---|---|---|---|---|---|",
     ]
-    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
-        spec = run["spec"]
-        groups[spec["task"], spec["budget"], spec["score"], spec["variant"]].append(run)
-    with_variants = {key[:3] for key in groups if key[3] != "default"}
-    for key, found in sorted(groups.items(), key=_order):
+    groups = _groups(runs)
+    with_variants = {key[:3] for key, _ in groups if key[3] != "default"}
+    for key, found in groups:
         if key[:3] in with_variants:
             task, budget, score, variant = key
             _, pruned, gap = _numbers(task, found)
             lines.append(
-                f"| {TITLES[task]} {budget} | {score} | {variant} | {pruned} | {gap} | {len(found)} |"
+                f"| {TITLES[task]} {budget} | {score} | {variant} "
+                f"| {pruned} | {gap} | {len(found)} |"
             )
     return "\n".join(lines)
+
+
+def _groups(runs: list[dict[str, Any]]) -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Runs that differ in their seed only, in the order of the table."""
+    groups: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        spec = run["spec"]
+        groups[spec["task"], spec["budget"], spec["score"], spec["variant"]].append(run)
+    return sorted(groups.items(), key=_order)
 
 
 def _order(item: Any) -> Any:
@@ -83,7 +94,8 @@ def _numbers(task: str, found: list[dict[str, Any]]) -> tuple[str, str, str]:
     def mean(group: str, field: str) -> float:
         return 100 * statistics.mean(part[group][metric][field] for part in parts)
 
-    gap = f"{mean('difference', 'value'):+.1f} ({mean('difference', 'low'):+.1f} to {mean('difference', 'high'):+.1f})"
+    low, high = mean("difference", "low"), mean("difference", "high")
+    gap = f"{mean('difference', 'value'):+.1f} ({low:+.1f} to {high:+.1f})"
     return f"{mean('dense', 'value'):.1f}", f"{mean('pruned', 'value'):.1f}", gap
 
 

@@ -25,7 +25,7 @@ from toprune.attach import attach, attach_policy
 from toprune.batching import in_batches
 from toprune.budget import Budget
 from toprune.data import Examples
-from toprune.demo import model_directory, reviews
+from toprune.demo import model_directory, read_reviews, split
 from toprune.encode import Collate, encode, lengths
 from toprune.families import family_of, sizes_of
 from toprune.fit import Learner
@@ -46,7 +46,7 @@ BUDGET, BATCH, BATCHES = "67%", 32, 4
 def prepare(score: str) -> dict[str, Any]:
     """Learners of every kind on the same dense model, and the batches that all of them see."""
     torch.manual_seed(0)
-    rows = reviews()[: 2 * BATCH * BATCHES]
+    rows = split(read_reviews(), 2 * BATCH * BATCHES, 0)["train"]
     examples = Examples([r["text"] for r in rows], None, [r["label"] for r in rows])
     dense = load_model(model_directory(), classify, examples, new_head=True)
     tokenizer = load_tokenizer(model_directory())
@@ -144,7 +144,10 @@ def main() -> None:
             )
     result = {"rows": found, "threads": torch.get_num_threads(), "environment": environment()}
     OUT.write_text(json.dumps(result, indent=1) + "\n")
-    sys.stdout.write(json.dumps([{k: r[k] for k in ("name", "ratio", "memory_ratio")} for r in found], indent=1) + "\n")
+    sys.stdout.write(
+        json.dumps([{k: r[k] for k in ("name", "ratio", "memory_ratio")} for r in found], indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The Python face, as design.md writes it: objects in, a bundle out."""
 
 import pytest
-import synthetic
 import torch
-from conftest import make_model, make_tokenizer
 
+import synthetic
 import toprune
+from conftest import make_model, make_tokenizer
 from toprune.errors import UserError
 from toprune.fit import Training
 
@@ -20,6 +20,7 @@ def test_prune_without_out_returns_a_bundle_and_leaves_no_file(tmp_path, monkeyp
     )
     assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(2, rel=0.01)
     assert not list(tmp_path.iterdir())
+    assert bundle.plan is not None
     model = toprune.attach(bundle.model, bundle.plan)
     ids = torch.tensor([[0, 10, 20, 30, 2]])
     assert model(input_ids=ids).logits.shape == (1, 2)

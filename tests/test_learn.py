@@ -17,6 +17,7 @@ from torch import Tensor
 
 from conftest import FAMILIES, make_model
 from strategies import LAYERS, WIDTH, logits, make_plan, pad, random_text
+from test_probe import states
 from toprune.attach import Drop, attach, attach_policy, attached
 from toprune.budget import Budget, Lengths
 from toprune.cost import expected_share
@@ -188,6 +189,32 @@ def test_padding_and_batch_mates_change_nothing_while_learning(score: str) -> No
     alone = torch.cat([logits(model, [row]) for row in TEXTS])
     torch.testing.assert_close(logits(model, TEXTS, extra=4), alone, atol=1e-9, rtol=0)
     assert (alone - logits(double(), TEXTS)).abs().max() > 1e-3
+
+
+def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
+    """By hand, with the one ranking of a probe: weight = product of the masks of the token's bin."""
+    made = torch.Generator().manual_seed(1)
+    rank = torch.rand(LAYERS - 1, BINS, generator=made).sub(0.2).clamp(0, 1)
+    model = copy.deepcopy(double())
+    attach_policy(model, policy(Learn, Fixed(rank, torch.tensor([1, 0, 1])), "probe"))
+    logits(model, TEXTS)
+    run = attached(model)
+    assert run is not None
+    for b, text in enumerate(TEXTS):
+        n = len(text)
+        scores = states(double(), pad([text]))[0][0] @ PROBES[0]
+        order = [0, *sorted(range(1, n), key=lambda i: -scores[i])]
+        bins = {i: place * BINS // n for place, i in enumerate(order)}
+        first = {i: float(rank[0, bins[i]]) if i else 1.0 for i in range(n)}
+        both = {i: first[i] * float(rank[2, bins[i]]) if i else 1.0 for i in range(n)}
+        for tokens, expected in ((run.at[1], first), (run.at[2], first), (run.at[3], both)):
+            assert tokens is not None
+            assert tokens.weight is not None
+            live = tokens.alive[b]
+            found = dict(
+                zip(tokens.index[b][live].tolist(), tokens.weight[b][live].tolist(), strict=True)
+            )
+            assert found == pytest.approx({i: w for i, w in expected.items() if w > 0})
 
 
 def test_scores_are_seen_in_distilled_layers_only() -> None:

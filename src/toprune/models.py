@@ -68,7 +68,9 @@ def load_tokenizer(source: Source) -> Any:
     if not isinstance(source, str | Path):
         source = source.name_or_path
         if not source:
-            raise UserError("a model object that was not loaded from anywhere: give tokenizer=, too")
+            raise UserError(
+                "a model object that was not loaded from anywhere: give tokenizer=, too"
+            )
     try:
         return AutoTokenizer.from_pretrained(str(source))
     except (OSError, ValueError) as error:
