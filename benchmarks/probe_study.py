@@ -20,7 +20,7 @@ from torch import Tensor
 import sets
 from dense import CACHE, ROWS
 from results import selection
-from toprune.attach import Drop, Follow, attach_policy, detach
+from toprune.attachment import Drop, Follow, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget
 from toprune.encode import Collate, encode, lengths

@@ -21,7 +21,7 @@ import torch
 
 import sets
 from dense import CACHE, ROWS
-from toprune.attach import attach, detach
+from toprune.attachment import attach, detach
 from toprune.budget import Budget
 from toprune.cost import reduction
 from toprune.data import Examples, split_validation

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toprune.attach import attach, attach_policy
+from toprune.attachment import attach, attach_policy
 from toprune.batching import in_batches
 from toprune.budget import Budget
 from toprune.data import Examples

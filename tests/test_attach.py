@@ -32,7 +32,7 @@ from strategies import (
     random_text,
     texts,
 )
-from toprune.attach import attach, attached, detach
+from toprune.attachment import attach, attached, detach
 from toprune.errors import UserError
 from toprune.plan import Plan
 

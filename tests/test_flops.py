@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import FAMILIES, make_model
 from strategies import make_plan, pad, random_text
-from toprune.attach import attach
+from toprune.attachment import attach
 from toprune.cost import dense_macs, executed_macs
 from toprune.families import sizes_of
 from toprune.plan import Plan

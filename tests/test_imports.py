@@ -35,7 +35,7 @@ def test_public_name(name: str):
 
 
 def test_attach_is_the_function_after_its_file_is_imported():
-    code = "from toprune.attach import attach; import toprune; print(toprune.attach is attach)"
+    code = "from toprune.attachment import attach; import toprune; print(toprune.attach is attach)"
     assert run(code) == "True"
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from conftest import FAMILIES, make_model
 from strategies import LAYERS, WIDTH, logits, make_plan, pad, random_text
 from test_probe import states
-from toprune.attach import Drop, attach, attach_policy, attached
+from toprune.attachment import Drop, attach, attach_policy, attached
 from toprune.budget import Budget, Lengths
 from toprune.cost import expected_share
 from toprune.families import sizes_of
@@ -192,7 +192,7 @@ def test_padding_and_batch_mates_change_nothing_while_learning(score: str) -> No
 
 
 def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
-    """By hand, with the one ranking of a probe: weight = product of the masks of the token's bin."""
+    """By hand, with the one ranking of a probe: the product of the masks of a token's bin."""
     made = torch.Generator().manual_seed(1)
     rank = torch.rand(LAYERS - 1, BINS, generator=made).sub(0.2).clamp(0, 1)
     model = copy.deepcopy(double())

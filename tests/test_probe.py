@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conftest import make_model
 from strategies import LAYERS, WIDTH, pad, random_text
-from toprune.attach import attach_policy, attached
+from toprune.attachment import attach_policy, attached
 from toprune.probe import RIDGE, Record, fit_probes
 
 MARKED = 40  # an id that random texts never hold

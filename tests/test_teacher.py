@@ -11,7 +11,7 @@ from conftest import FAMILIES, make_model, make_tokenizer
 from strategies import LAYERS, WIDTH, logits, pad, random_text
 from test_probe import states
 from toprune import teacher as module
-from toprune.attach import attached
+from toprune.attachment import attached
 from toprune.encode import Collate
 from toprune.teacher import Teacher, teach
 

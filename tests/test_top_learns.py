@@ -23,7 +23,7 @@ import synthetic
 from conftest import CONFIGS, make_tokenizer
 from toprune import evaluation
 from toprune.api import finetune, prune
-from toprune.attach import Drop, Follow, attach, attach_policy, attached, detach
+from toprune.attachment import Drop, Follow, attach, attach_policy, attached, detach
 from toprune.budget import Budget
 from toprune.bundle import Bundle
 from toprune.cost import reduction

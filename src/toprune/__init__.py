@@ -4,16 +4,14 @@ The public names are imported on first use, so that `import toprune` costs nothi
 torch into a process that only runs a bundle.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from toprune.api import evaluate, finetune, prune
-    from toprune.attach import attach, detach
+    from toprune.attachment import attach, detach
     from toprune.budget import Budget
     from toprune.bundle import Bundle
     from toprune.plan import Plan
@@ -24,8 +22,8 @@ _HOMES = {
     "Budget": "toprune.budget",
     "Bundle": "toprune.bundle",
     "Plan": "toprune.plan",
-    "attach": "toprune.attach",
-    "detach": "toprune.attach",
+    "attach": "toprune.attachment",
+    "detach": "toprune.attachment",
     "evaluate": "toprune.api",
     "finetune": "toprune.api",
     "prune": "toprune.api",
@@ -49,14 +47,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Importing the file `toprune.attach` would put that module here, over the function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

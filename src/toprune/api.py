@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toprune.attach import attach, detach
+from toprune.attachment import attach, detach
 from toprune.budget import Budget
 from toprune.bundle import Bundle
 from toprune.cost import reduction

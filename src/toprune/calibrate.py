@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toprune.attach import attach, detach
+from toprune.attachment import attach, detach
 from toprune.plan import DENOMINATOR, Plan, Step
 from toprune.progress import bar
 

@@ -1,7 +1,7 @@
 """The only file that knows Hugging Face architectures: where the parts of a layer are.
 
 A family is data: the three projections, what follows attention, the feed-forward part. The layer
-body itself is ours and the same for all (`attach.py`), which is what lets a layer compute only
+body itself is ours and the same for all (`attachment.py`), which is what lets a layer compute only
 the rows somebody reads, weigh keys while learning, and take scores before dropout.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toprune.attach import Drop
+from toprune.attachment import Drop
 from toprune.plan import Score
 from toprune.tokens import Tokens, gather_alive, order, ranks
 

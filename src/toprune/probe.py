@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toprune.attach import Drop, attach_policy, detach
+from toprune.attachment import Drop, attach_policy, detach
 from toprune.families import sizes_of
 from toprune.tokens import Tokens
 

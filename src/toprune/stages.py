@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from toprune.attach import attach, attach_policy, detach
+from toprune.attachment import attach, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget, Lengths
 from toprune.calibrate import calibrate

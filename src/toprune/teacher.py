@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toprune.attach import Drop, attach_policy, detach
+from toprune.attachment import Drop, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.encode import Collate
 from toprune.families import sizes_of
