@@ -18,7 +18,7 @@ from toprune.attachment import attach, detach
 from toprune.plan import DENOMINATOR, Plan, Step
 from toprune.progress import bar
 
-MOVES = 24  # random moves after the plain shapes
+MOVES = 24  # random moves after the plain shapes, when no training follows
 SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
 
 
@@ -29,13 +29,14 @@ def calibrate(
     starts: Sequence[Plan],
     repaired: Callable[[Plan], Plan],
     *,
+    moves: int,
     seed: int,
 ) -> Plan:
     """The plan of least divergence from the dense model; every candidate meets the budget."""
     training = model.training
     detach(model).eval()
     rng = np.random.default_rng(seed)
-    with torch.inference_mode(), bar("calibrating", len(starts) + MOVES) as advance:
+    with torch.inference_mode(), bar("calibrating", len(starts) + moves) as advance:
         dense = [model(**batch).logits for batch in batches]
 
         def loss(plan: Plan) -> float:
@@ -49,7 +50,7 @@ def calibrate(
 
         best = min(((loss(plan), i, plan) for i, plan in enumerate(starts)), key=lambda t: t[:2])
         value, plan = best[0], best[2]
-        for _ in range(MOVES):
+        for _ in range(moves):
             moved = repaired(_move(plan, rng))
             if (found := loss(moved)) < value:
                 value, plan = found, moved

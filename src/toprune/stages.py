@@ -19,7 +19,7 @@ from torch import Tensor
 from toprune.attachment import attach, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget, Lengths
-from toprune.calibrate import calibrate
+from toprune.calibrate import MOVES, calibrate
 from toprune.encode import Collate
 from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
@@ -92,13 +92,13 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     probes = _probes(job) if job.score == "probe" else None
     training = job.training
     if training.soft_epochs == 0 and training.hard_epochs == 0:
-        return Outcome(_calibrated(job, probes), None, [])
+        return Outcome(_calibrated(job, probes, moves=MOVES), None, [])
     teacher = _teacher(job, probes)
     collate = Collate(job.tokenizer, teacher.extras)
     if training.soft_epochs > 0:
         outcome = _soft(job, probes, collate, resume=resume)
     else:
-        outcome = Outcome(_calibrated(job, probes), None, [])
+        outcome = Outcome(_calibrated(job, probes, moves=MOVES), None, [])
     if training.hard_epochs > 0:
         outcome.log += _hard(job, outcome.plan, collate, resume=resume)
     detach(job.model)
@@ -163,7 +163,8 @@ def _teacher(job: Job, probes: Tensor | None) -> Teacher:
     return Teacher.load(folder)
 
 
-def _calibrated(job: Job, probes: Tensor | None) -> Plan:
+def _calibrated(job: Job, probes: Tensor | None, *, moves: int) -> Plan:
+    """The best schedule for the frozen model; after a few moves the end, after none a start."""
     path = job.work / "calibrated.json"
 
     def compute() -> None:
@@ -187,8 +188,10 @@ def _calibrated(job: Job, probes: Tensor | None) -> Plan:
                     continue
                 starts.append(plan)
         batches = job.some(CALIBRATION_TEXTS)
-        plan = calibrate(job.model, batches, job.task, starts, job.repaired, seed=job.training.seed)
-        plan.save(path)
+        seed = job.training.seed
+        calibrate(job.model, batches, job.task, starts, job.repaired, moves=moves, seed=seed).save(
+            path
+        )
 
     _once(path, compute)
     return Plan.load(path)
@@ -200,7 +203,10 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
     torch.manual_seed(job.training.seed)
     if not (resume and plan_path.exists()):
         sizes = sizes_of(job.model)
-        selector = Selector(job.top, sizes, job.lengths, job.budget)
+        n = round(job.lengths.mean)
+        entering = _calibrated(job, probes, moves=0).lengths(n)
+        start = [tokens / n for tokens in entering[job.top.first + 1 :]]
+        selector = Selector(job.top, sizes, job.lengths, job.budget, start)
         third = max(job.top.first + 1, sizes.layers // 3)
         policy = Learn(
             selector,

@@ -7,6 +7,7 @@ we follow what will be executed: ratios are cumulative shares of the original le
 weighed inside the softmax, the target is over the user's own lengths.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
@@ -20,6 +21,7 @@ from toprune.cost import Sizes, expected_share
 from toprune.plan import DENOMINATOR, Plan, Step
 from toprune.tokens import Tokens
 
+DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
 START = 4.6  # gates start closed at -START, ranks open at +START (P(z > 0) = .047 and .998)
 
 
@@ -34,23 +36,33 @@ class Top:
     distill: Literal["lambda", "mse", "ce", "none"] = "lambda"
     distill_weight: float = 1.0  # at the start; falls linearly to zero over the warm-up
     top_k: int = 20  # tokens that the ranking distillation calls relevant
-    tilt: float = 2.0  # how much lower the worst rank starts than the best: breaks the tie
+    slope: float = 30.0  # how much lower the worst rank starts than the best: what goes first
 
 
 class Selector(nn.Module):
     """The masks while they are learned: `weights` for a layer, `penalty` for the trainer, `plan`
     at the end."""
 
-    def __init__(self, settings: Top, sizes: Sizes, lengths: Lengths, budget: Budget):
+    def __init__(
+        self,
+        settings: Top,
+        sizes: Sizes,
+        lengths: Lengths,
+        budget: Budget,
+        start: Sequence[float] | None = None,
+    ):
+        """`start`: share of tokens after each layer from `first` on, the shape to set out from;
+        None: the budget's own share in every layer."""
         super().__init__()
         self.settings, self.sizes, self.lengths = settings, sizes, lengths
         layers = sizes.layers - 1 - settings.first
-        slope = torch.linspace(0, settings.tilt, settings.bins)
-        self.rank_loga = nn.Parameter((START - slope).repeat(layers, 1))  # (P, bins)
+        self.rank_loga = nn.Parameter(_slopes(settings, start or [1 / budget.reduction] * layers))
         self.gate_loga = nn.Parameter(torch.full((layers,), -START), settings.gates)  # (P,)
         self.lambdas = nn.Parameter(torch.zeros(2), settings.constraint == "lagrangian")
-        with torch.no_grad():
-            self.sparsity_start = float(self._sparsity(self.rank_loga, self.gate_loga))
+        self.sparsity_start = DENSE  # the projection shifts the masks open to begin with
+        if settings.constraint == "lagrangian":
+            with torch.no_grad():
+                self.sparsity_start = float(self._sparsity(self.rank_loga, self.gate_loga))
         self.sparsity_target = budget.sparsity
         self.progress = 1.0  # share of the warm-up that is over; the trainer moves it
         self._z: tuple[Tensor, Tensor] | None = None  # this step's masks: ranks, gates
@@ -58,8 +70,8 @@ class Selector(nn.Module):
     # -- this step's masks -------------------------------------------------------------------
 
     def target(self) -> float:
-        """Linear warm-up from the sparsity that the masks start with, not from zero: below it
-        the first multiplier would move the wrong way."""
+        """Linear warm-up. With multipliers from the sparsity that the masks start with, not from
+        zero: below it the first multiplier would move the wrong way."""
         grown = (self.sparsity_target - self.sparsity_start) * min(1.0, self.progress)
         return self.sparsity_start + grown
 
@@ -136,8 +148,8 @@ class Selector(nn.Module):
         implicit function: dc = - (ds/dtheta) / (ds/dc) dtheta. No multipliers to wait for."""
         target = self.target()
         with torch.no_grad():
-            low, high = -20.0, 20.0
-            for _ in range(30):
+            low, high = -60.0, 60.0
+            for _ in range(40):
                 mid = (low + high) / 2
                 if self._sparsity(self.rank_loga - mid, self.gate_loga + mid) < target:
                     low = mid
@@ -170,6 +182,21 @@ class Selector(nn.Module):
             if open_[i]
         )
         return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
+
+
+def _slopes(settings: Top, start: Sequence[float]) -> Tensor:
+    """Rank masks (P, bins) that fall with the rank, each layer's shifted by its starting share: as
+    the constraint pushes all of them down, every layer keeps the ranks before an edge, and the
+    edges pass through the shape `start`. Equal masks would first drop ranks at random.
+
+    Multipliers need masks that all start open: there only a hint of the slope remains.
+    """
+    edge = torch.tensor(start)[:, None]  # (P, 1)
+    rank = (torch.arange(settings.bins) + 0.5) / settings.bins
+    loga = START - settings.slope * (rank - edge)
+    if settings.constraint == "lagrangian":
+        return START - 2 * (loga.max() - loga) / (loga.max() - loga.min()).clamp_min(1e-6)
+    return loga
 
 
 def _notch(ratio: float) -> Fraction:
