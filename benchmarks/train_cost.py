@@ -40,7 +40,7 @@ from toprune.tasks import classify
 from toprune.teacher import teach
 
 OUT = Path(__file__).parent / "results" / "train_cost.json"
-BUDGET, BATCH, BATCHES = "67%", 32, 4
+BUDGET, BATCH, BATCHES = "67%", 32, 3
 
 
 def prepare(score: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def peak_memory(kind: str, score: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--alone", choices=["plain", "soft", "hard"])
     parser.add_argument("--score", default="probe")
     args = parser.parse_args()
