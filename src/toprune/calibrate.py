@@ -36,25 +36,27 @@ def calibrate(
     training = model.training
     detach(model).eval()
     rng = np.random.default_rng(seed)
-    with torch.inference_mode(), bar("calibrating", len(starts) + moves) as advance:
-        dense = [model(**batch).logits for batch in batches]
+    try:
+        with torch.inference_mode(), bar("calibrating", len(starts) + moves) as advance:
+            dense = [model(**batch).logits for batch in batches]
 
-        def loss(plan: Plan) -> float:
-            attach(model, plan)
-            terms = [
-                task.distill_loss(model(**batch).logits, target).item() * len(target)
-                for batch, target in zip(batches, dense, strict=True)
-            ]
-            advance()
-            return sum(terms)
+            def loss(plan: Plan) -> float:
+                attach(model, plan)
+                terms = [
+                    task.distill_loss(model(**batch).logits, target).item() * len(target)
+                    for batch, target in zip(batches, dense, strict=True)
+                ]
+                advance()
+                return sum(terms)
 
-        best = min(((loss(plan), i, plan) for i, plan in enumerate(starts)), key=lambda t: t[:2])
-        value, plan = best[0], best[2]
-        for _ in range(moves):
-            moved = repaired(_move(plan, rng))
-            if (found := loss(moved)) < value:
-                value, plan = found, moved
-    detach(model).train(training)
+            losses = [loss(plan) for plan in starts]
+            value, plan = min(losses), starts[losses.index(min(losses))]
+            for _ in range(moves):
+                moved = repaired(_move(plan, rng))
+                if (found := loss(moved)) < value:
+                    value, plan = found, moved
+    finally:
+        detach(model).train(training)
     return plan
 
 

@@ -230,7 +230,7 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
         detach(job.model)
         with torch.no_grad():
             expected = 1 / (1 - float(selector.sparsity()))
-        plan = job.repaired(selector.plan(job.blank(), probes))
+        plan = _in_reach(job, selector, probes)
         if processes().is_main_process:
             _save(dict(job.model.state_dict()), weights_path)
             note = {"expected": expected, "log": log}
@@ -240,6 +240,16 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
     plan = Plan.load(plan_path)
     note = plan.provenance
     return Outcome(replace(plan, provenance={}), note["expected"], note["log"])
+
+
+def _in_reach(job: Job, selector: Selector, probes: Tensor | None) -> Plan:
+    """The learned plan, repaired; with more gates open where its own layers come too late."""
+    for more in range(len(selector.gate_loga)):
+        try:
+            return job.repaired(selector.plan(job.blank(), probes, more))
+        except UserError:
+            continue
+    return job.repaired(selector.plan(job.blank(), probes, len(selector.gate_loga)))
 
 
 def _learner(job: Job, policy: Learn | None) -> Learner:

@@ -4,9 +4,11 @@ Logits for the task loss, token scores for the ranking distillation. Held in mem
 that is mapped when it would be larger than SPILL bytes or when a directory asks for it (resume).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -94,7 +96,7 @@ def teach(
     probes: Tensor | None,
     progress: Any = None,
 ) -> Teacher:
-    """Run the dense model over the training set once.
+    """Run the dense model over the training set once; the words may be as large as the disk.
 
     Target of the ranking: the attention received in the last layer (ToP), or with probes what the
     dense model's own probe says at each layer, which keeps the ranking where it was fitted.
@@ -105,9 +107,9 @@ def teach(
     layers = sizes.layers
     listen = Listen(probes, layers - 1)
     columns = 1 if probes is None else len(probes)
-    scores = np.zeros((starts[-1], columns), np.float32)
-    logits = np.zeros((len(features), model.config.num_labels), np.float32)
-    states = np.zeros((len(features), layers, sizes.width), np.float16)
+    scores = _room(starts[-1], columns)
+    logits = _room(len(features), model.config.num_labels)
+    states = _room(len(features), layers, sizes.width, dtype=np.float16)
     training = model.training
     attach_policy(model.eval(), listen)
     try:
@@ -125,6 +127,13 @@ def teach(
     finally:
         detach(model).train(training)
     return Teacher(logits, scores, starts, states)
+
+
+def _room(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    """An array to fill; above SPILL bytes it lies in a file without a name, gone with the array."""
+    if math.prod(shape) * np.dtype(dtype).itemsize <= SPILL:
+        return np.zeros(shape, dtype)
+    return np.memmap(TemporaryFile(prefix="toprune-"), dtype, "w+", shape=shape)
 
 
 def first_states(hidden: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from toprune import hard_concrete
 from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, expected_share
 from toprune.plan import DENOMINATOR, Plan, Step
-from toprune.tokens import Tokens
+from toprune.tokens import Tokens, ranks
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
 START = 4.6  # gates start closed at -START, ranks open at +START (P(z > 0) = .047 and .998)
@@ -164,16 +164,17 @@ class Selector(nn.Module):
 
     # -- the end -------------------------------------------------------------------------------
 
-    def plan(self, blank: Plan, probes: Tensor | None) -> Plan:
+    def plan(self, blank: Plan, probes: Tensor | None, more: int = 0) -> Plan:
         """Gates at one half, expected shares of the open layers; `blank` says for which model.
-        The ratios still need `schedule.repair` to meet the budget to the token."""
+        The ratios still need `schedule.repair` to meet the budget to the token; where the layers
+        that are open cannot reach it, `more` opens so many of the next likely gates."""
         with torch.no_grad():
             rank_loga, gate_loga = self.logits()
+            open_ = torch.ones_like(gate_loga, dtype=torch.bool)
             if self.settings.gates:
-                open_ = hard_concrete.p_open(gate_loga) >= 0.5
-                open_[hard_concrete.p_open(gate_loga).argmax()] = True  # never an empty plan
-            else:
-                open_ = torch.ones_like(gate_loga, dtype=torch.bool)
+                p = hard_concrete.p_open(gate_loga)
+                count = max(1, int((p >= 0.5).sum())) + more
+                open_ = ranks(p.argsort(descending=True)[None])[0] < count
             closed = (1 - hard_concrete.p_open(rank_loga)) * open_[:, None]
             alive = (1 - closed).cumprod(0).mean(1)
         steps = tuple(
