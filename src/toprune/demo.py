@@ -130,7 +130,7 @@ def split(reviews: list[Row], train: int, test: int) -> dict[str, list[Row]]:
         cut = round(len(own) * (1 - TEST_SHARE))
         for name, rows, count in (("train", own[:cut], train), ("test", own[cut:], test)):
             sets[name] += [rows[i] for i in rng.permutation(len(rows))[: count // 2]]
-    return sets
+    return {name: [rows[i] for i in rng.permutation(len(rows))] for name, rows in sets.items()}
 
 
 def _package(name: str) -> Path:
