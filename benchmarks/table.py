@@ -144,9 +144,10 @@ def main() -> None:
     }
     for path in (ROOT / "README.md", ROOT / "docs" / "results.md"):
         new = fill(path, parts)
-        if args.check and new != path.read_text():
+        if not args.check:
+            path.write_text(new)
+        elif new != path.read_text():
             sys.exit(f"{path.name} is not what the result files say; run benchmarks/table.py")
-        path.write_text(new)
 
 
 if __name__ == "__main__":

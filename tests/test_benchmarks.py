@@ -1,0 +1,17 @@
+"""No number by hand: the tables in README and docs are what the result files say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_tables_are_up_to_date():
+    told = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "table.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
