@@ -30,7 +30,7 @@ from toprune.models import load_model, load_tokenizer
 from toprune.plan import Plan
 from toprune.probe import fit_probes
 from toprune.report import environment
-from toprune.schedule import geometric, single_cut
+from toprune.schedule import geometric
 from toprune.tasks import TASKS
 from toprune.tokens import Tokens
 
@@ -113,15 +113,15 @@ def study(task: str) -> list[dict[str, Any]]:
         )
 
     for budget in BUDGETS[task]:
-        for shape in (geometric, single_cut):
+        for shape, last in (("geometric", None), ("single cut", 0)):
             args = (sizes_of(model), lengths(features), Budget.parse(budget))
-            own = {"family": family_of(model).name, "first": 0}
-            plain = shape(*args, **own, score="received")
+            own = {"family": family_of(model).name, "first": 0, "last": last}
+            plain = geometric(*args, **own, score="received")
             for name, by in scores(probes[512], torch.Generator().manual_seed(0)).items():
-                note(name, shape.__name__, budget, By(plain, by))
+                note(name, shape, budget, By(plain, by))
             for n, found in probes.items():
-                plan = shape(*args, **own, score="probe", probe=tuple(found[0].tolist()))
-                note(f"probe, {n} texts", shape.__name__, budget, Follow(plan))
+                plan = geometric(*args, **own, score="probe", probe=tuple(found[0].tolist()))
+                note(f"probe, {n} texts", shape, budget, Follow(plan))
     rows.append(
         {
             "task": task,

@@ -12,15 +12,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from sets import METRIC
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-METRIC = {
-    "mrpc": "accuracy",
-    "rte": "accuracy",
-    "cola": "matthews",
-    "stsb": "pearson",
-    "imdb": "accuracy",
-}
 TITLES = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "stsb": "STS-B", "imdb": "IMDB"}
 PART = {"mrpc": "all", "stsb": "all", "rte": "dev", "cola": "dev", "imdb": "test"}
 

@@ -15,7 +15,7 @@ from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, dense_macs, executed_macs, reduction
 from toprune.errors import UserError
 from toprune.plan import DENOMINATOR, Plan, Restore, Score, Step
-from toprune.schedule import geometric, largest_reduction, repair, single_cut
+from toprune.schedule import geometric, largest_reduction, repair
 
 MINILM = Sizes(layers=6, width=384, heads=12, inner=1536)
 PROBE = (1.0,) * 384
@@ -210,8 +210,15 @@ def test_geometric_suits_deep_models() -> None:
 @pytest.mark.parametrize("asked", ["2x", "3x", "5x"])
 def test_single_cut(asked: str) -> None:
     lengths, budget = HISTOGRAMS["imdb"], Budget.parse(asked)
-    plan = single_cut(
-        MINILM, lengths, budget, family="bert", first=0, score="received", protect=(101, 102)
+    plan = geometric(
+        MINILM,
+        lengths,
+        budget,
+        family="bert",
+        first=0,
+        last=0,
+        score="received",
+        protect=(101, 102),
     )
     assert [step.layer for step in plan.steps] == [0]
     assert plan.protect == (101, 102)

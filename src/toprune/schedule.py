@@ -58,7 +58,8 @@ def geometric(
     restore: Restore = "none",
     last: int | None = None,
 ) -> Plan:
-    """The same share of the survivors leaves in each layer from `first` to `last` (or L-2)."""
+    """The same share of the survivors leaves in each layer from `first` to `last` (or L-2); with
+    `last` equal to `first` all that must go leaves in one cut."""
     end = sizes.layers - 2 if last is None else last
     if not 0 <= first <= end <= sizes.layers - 2:
         raise UserError(
@@ -79,35 +80,6 @@ def geometric(
     # any base below one will do, the common power finds the right one
     shape = np.exp2(-np.arange(1.0, len(plan.steps) + 1))
     return _meet(sizes, plan, shape, lengths, budget)
-
-
-def single_cut(
-    sizes: Sizes,
-    lengths: Lengths,
-    budget: Budget,
-    *,
-    family: str,
-    first: int,
-    score: Score,
-    probe: tuple[float, ...] | None = None,
-    min_tokens: int = 2,
-    protect: tuple[int, ...] = (),
-    restore: Restore = "none",
-) -> Plan:
-    """Everything that must go leaves at layer `first`."""
-    return geometric(
-        sizes,
-        lengths,
-        budget,
-        family=family,
-        first=first,
-        score=score,
-        probe=probe,
-        min_tokens=min_tokens,
-        protect=protect,
-        restore=restore,
-        last=first,
-    )
 
 
 def _meet(

@@ -30,7 +30,7 @@ from toprune.plan import Plan, Score
 from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
-from toprune.schedule import geometric, largest_reduction, repair, single_cut
+from toprune.schedule import geometric, largest_reduction, repair
 from toprune.teacher import DONE, Teacher, teach
 
 PROBE_TEXTS = 512
@@ -171,14 +171,15 @@ def _calibrated(job: Job, probes: Tensor | None, *, moves: int) -> Plan:
         sizes = sizes_of(job.model)
         starts: list[Plan] = []
         for first in range(job.top.first, min(job.top.first + 3, sizes.layers - 1)):
-            for shape in (geometric, single_cut):
+            for last in (None, first):  # a little in every layer, or all at once
                 try:
-                    plan = shape(
+                    plan = geometric(
                         sizes,
                         job.lengths,
                         job.budget,
                         family=family_of(job.model).name,
                         first=first,
+                        last=last,
                         score=job.score,
                         probe=probe_of(probes, first),
                         min_tokens=job.min_tokens,
