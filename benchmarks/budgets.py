@@ -1,0 +1,61 @@
+"""Is a budget met to the token on real lengths? Repairs random plans on the benchmark sets.
+
+    python benchmarks/budgets.py
+
+For every set and budget: the geometric plan, one cut, and 20 random monotone plans that are
+repaired; the worst distance of executed FLOPs from the budget. Writes results/budgets.json.
+"""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sets
+from toprune.budget import Budget, Lengths
+from toprune.cost import Sizes, reduction
+from toprune.demo import model_directory
+from toprune.encode import encode, lengths
+from toprune.models import load_tokenizer
+from toprune.plan import DENOMINATOR, Plan, Step
+from toprune.report import environment
+from toprune.schedule import geometric, repair
+
+OUT = Path(__file__).parent / "results" / "budgets.json"
+MINILM = Sizes(layers=6, width=384, heads=12, inner=1536)
+BUDGETS = ("1.5x", "2x", "3x", "5x")
+
+
+def plans(histogram: Lengths, budget: Budget, rng: np.random.Generator) -> list[Plan]:
+    own: Any = {"family": "bert", "first": 0, "score": "received"}
+    found = [geometric(MINILM, histogram, budget, **own, last=last) for last in (None, 0)]
+    for _ in range(20):
+        notches = np.sort(rng.integers(1, DENOMINATOR, 5))[::-1]
+        steps = tuple(Step(i, Fraction(int(k), DENOMINATOR)) for i, k in enumerate(notches))
+        found.append(repair(MINILM, replace(found[0], steps=steps), histogram, budget))
+    return found
+
+
+def main() -> None:
+    tokenizer = load_tokenizer(model_directory())
+    rng = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for name in ("mrpc", "imdb", "20news"):
+        histogram = lengths(encode(tokenizer, sets.train_set(name), sets.MAX_LENGTH[name]))
+        for asked in BUDGETS:
+            budget = Budget.parse(asked)
+            executed = [
+                reduction(MINILM, plan, histogram).unpadded
+                for plan in plans(histogram, budget, rng)
+            ]
+            worst = max(abs(x / budget.reduction - 1) for x in executed)
+            rows.append({"set": name, "mean": histogram.mean, "budget": asked, "worst_off": worst})
+            sets.say(f"{name} (mean {histogram.mean:.0f}) {asked}: worst {100 * worst:.3f} % off")
+    OUT.write_text(json.dumps({"rows": rows, "environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
