@@ -1,7 +1,6 @@
 """A tokenizer and tiny random models, made here: tests need no network and no files."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 # Before transformers or datasets are imported, which read these once.
@@ -89,15 +88,3 @@ def make_model(family: str = "bert", num_labels: int = 2, seed: int = 0) -> Any:
 @pytest.fixture
 def tokenizer() -> PreTrainedTokenizerFast:
     return make_tokenizer()
-
-
-@pytest.fixture
-def tokenizer_of() -> Callable[..., PreTrainedTokenizerFast]:
-    """`tokenizer_of(family)`: with `token_type_ids` where the family has segments."""
-    return make_tokenizer
-
-
-@pytest.fixture
-def tiny_model() -> Callable[..., Any]:
-    """`tiny_model(family, num_labels)`: width 32, 4 layers, 4 heads, inner 64, 64 positions."""
-    return make_model

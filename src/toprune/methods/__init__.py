@@ -1,5 +1,1 @@
 """One method, one file: a settings dataclass and a `Selector` with `weights`, `penalty`, `plan`."""
-
-from toprune.methods import top
-
-METHODS = {"top": top}
