@@ -42,6 +42,7 @@ class Training:
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
     state_weight: float = 10.0  # of the first token's states, layer by layer, beside the logits
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
+    dropout: bool = False  # while distilling: the dense model's answers are exact, noise only blurs
     max_grad_norm: float = 1.0
     train_embeddings: bool = False
     save_steps: int | None = None  # a checkpoint every so many steps; None: every epoch
@@ -65,14 +66,23 @@ class Learner(nn.Module):
         *,
         label_weight: float,
         state_weight: float = 0.0,
+        dropout: bool = True,
         policy: Learn | None = None,
     ):
         super().__init__()
+        self.dropout = dropout
         self.model, self.task, self.policy = model, task, policy
         self.selector = policy.selector if policy is not None else None
         self.label_weight, self.state_weight = label_weight, state_weight
         self.rank_weight = 0.0  # the trainer moves it
         self.parts: dict[str, float] = {}
+
+    def train(self, mode: bool = True) -> "Learner":
+        """Dropout is all that tells an encoder's training mode from its evaluation mode."""
+        super().train(mode)
+        if not self.dropout:
+            self.model.eval()
+        return self
 
     def forward(
         self,

@@ -260,6 +260,7 @@ def _learner(job: Job, policy: Learn | None) -> Learner:
         job.task,
         label_weight=training.label_weight,
         state_weight=training.state_weight,
+        dropout=training.dropout,
         policy=policy,
     )
 
