@@ -13,17 +13,17 @@ own export, or the stock model fused by ONNX Runtime's optimizer for BERT.
 """
 
 import argparse
-import gc
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,16 +31,15 @@ from onnxruntime.transformers.optimizer import optimize_model
 from transformers import BertConfig, BertForSequenceClassification
 
 from toprune.bench import Feeds, compare, milliseconds
-from toprune.budget import Budget, Lengths
+from toprune.budget import Lengths
 from toprune.cost import Sizes, paper_macs, reduction
 from toprune.export.graph import OPSET, input_names, write_onnx
 from toprune.export.quantize import quantize
 from toprune.families import sizes_of
 from toprune.measure import Seconds, interleave, pinned
-from toprune.plan import Plan, Score, Step
+from toprune.plan import DENOMINATOR, Plan, Score, Step
 from toprune.report import environment
-from toprune.run.engines import OrtEngine
-from toprune.schedule import geometric, largest_reduction
+from toprune.run.engines import OnnxRuntime
 
 Part = Literal["table", "paper", "ragged"]
 Row = dict[str, Any]
@@ -109,25 +108,25 @@ def _plan(sizes: Sizes, score: Score, steps: tuple[Step, ...]) -> Plan:
 
 
 def as_in_the_paper(sizes: Sizes, anchor: Anchor, length: int) -> Plan:
-    """The geometric plan with the paper's factor by the paper's formula: all rows of the dense
-    model at the maximum, against what is left of `length` tokens."""
+    """The same share of the survivors leaves in every layer, so that the paper's formula gives the
+    paper's factor: dense at the maximum, all rows, against what is left of `length` tokens."""
+
+    def planned(share: float) -> Plan:
+        keeps = [max(1, round(DENOMINATOR * share**i)) for i in range(1, sizes.layers)]
+        steps = tuple(Step(i, Fraction(keep, DENOMINATOR)) for i, keep in enumerate(keeps))
+        return _plan(sizes, "received", steps)
+
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        share = (low + high) / 2
+        factor = paper_factor(sizes, anchor, planned(share).lengths(length))
+        low, high = (share, high) if factor >= anchor.flops else (low, share)
+    return planned(low)
+
+
+def paper_factor(sizes: Sizes, anchor: Anchor, entering: list[int]) -> float:
     dense = paper_macs(sizes, [anchor.maximum] * sizes.layers)
-    only = Lengths.of([length])
-    low, high = 1.001, largest_reduction(sizes, only, 0, 2, "none", "received")
-
-    def planned(times: float) -> Plan:
-        budget = Budget(times, f"{times:.3f}x")
-        return geometric(sizes, only, budget, family="bert", first=0, score="received")
-
-    def factor(plan: Plan) -> float:
-        return dense / paper_macs(sizes, plan.lengths(length))
-
-    found = [planned(high)]
-    for _ in range(25):
-        middle = (low + high) / 2
-        found.append(planned(middle))
-        low, high = (middle, high) if factor(found[-1]) < anchor.flops else (low, middle)
-    return min(found, key=lambda plan: abs(factor(plan) / anchor.flops - 1))
+    return dense / paper_macs(sizes, entering)
 
 
 class Graphs:
@@ -153,8 +152,7 @@ class Graphs:
         elif what == ["dense"]:
             write_onnx(self.model, _plan(self.sizes, "received", ()), path)
         else:
-            schedule, score = what
-            assert score in get_args(Score)
+            schedule, score = what[0], SCORES[SCORES.index(what[1])]  # pyright: ignore
             write_onnx(self.model, scheduled(schedule, score, self.sizes), path)
         return path
 
@@ -165,6 +163,7 @@ class Graphs:
         config = self.model.config
         names = input_names(config)
         self.model.set_attn_implementation("eager")
+        axes = {name: {0: "batch", 1: "length"} for name in names}
         ids = torch.full((2, 8), config.vocab_size - 1)
         given = {
             "input_ids": ids,
@@ -178,7 +177,7 @@ class Graphs:
             kwargs={"return_dict": False},
             input_names=names,
             output_names=["logits"],
-            dynamic_axes=dict.fromkeys(names, {0: "batch", 1: "length"}) | {"logits": {0: "batch"}},
+            dynamic_axes=axes | {"logits": {0: "batch"}},
             opset_version=OPSET,
             dynamo=False,
         )
@@ -208,7 +207,7 @@ def batch(texts: Sequence[np.ndarray]) -> Feeds:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
 
 
-def run_all(engine: OrtEngine, feeds: list[Feeds]) -> None:
+def run_all(engine: OnnxRuntime, feeds: list[Feeds]) -> None:
     for feed in feeds:
         engine.run(feed)
 
@@ -258,25 +257,30 @@ def table(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
     paths = {name: graphs.path(name) for name in names}
     rows: list[Row] = []
     for threads in args.threads:
-        with pinned(threads):
-            engines = {name: OrtEngine(path, threads=threads) for name, path in paths.items()}
-            for length in args.lengths:
-                feeds = graphs.texts([length])
-                check_same(*(engines[name].run(feeds[0]) for name in DENSE), "the dense graphs")
-                runs = {name: partial(run_all, engine, feeds) for name, engine in engines.items()}
-                times = interleave(runs, rounds=rounds_of(args, length), warmup=1, seed=SEED)
-                base = fastest(times, DENSE)
-                only = Lengths.of([length])
-                flops = {w: reduction(graphs.sizes, p, only).unpadded for w, p in plans.items()}
-                pairs: list[Pair] = [(f"{who} fp32", base, flops[who]) for who in plans]
-                pairs += [(f"{who} int8", "dense int8", flops[who]) for who in plans]
-                pairs += [(f"{who} int8", base, None) for who in plans]
-                pairs += [(name, base, None) for name in (*DENSE, "dense int8") if name != base]
-                rows.append({"length": length, "threads": threads} | row_of(times, base, pairs))
-                tell(rows[-1], f"{length} tokens, {threads} thread(s)")
-            del engines, runs
-            gc.collect()
+        for length, times in _at_lengths(graphs, paths, threads, args):
+            base = fastest(times, DENSE)
+            only = Lengths.of([length])
+            flops = {w: reduction(graphs.sizes, p, only).unpadded for w, p in plans.items()}
+            pairs: list[Pair] = [(f"{who} fp32", base, flops[who]) for who in plans]
+            pairs += [(f"{who} int8", "dense int8", flops[who]) for who in plans]
+            pairs += [(f"{who} int8", base, None) for who in plans]
+            pairs += [(name, base, None) for name in (*DENSE, "dense int8") if name != base]
+            rows.append({"length": length, "threads": threads} | row_of(times, base, pairs))
+            tell(rows[-1], f"{length} tokens, {threads} thread(s)")
     return rows
+
+
+def _at_lengths(
+    graphs: Graphs, paths: Mapping[str, Path], threads: int, args: argparse.Namespace
+) -> Iterator[tuple[int, dict[str, Seconds]]]:
+    with pinned(threads):
+        engines = {name: OnnxRuntime(path, threads=threads) for name, path in paths.items()}
+        for length in args.lengths:
+            feeds = graphs.texts([length])
+            ours, stock = (engines[name].run(feeds[0]) for name in DENSE)
+            check_same(ours, stock, "the dense graphs")
+            runs = {name: partial(run_all, engine, feeds) for name, engine in engines.items()}
+            yield length, interleave(runs, rounds=rounds_of(args, length), warmup=1, seed=SEED)
 
 
 def paper(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
@@ -293,22 +297,28 @@ def paper(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
         with TemporaryDirectory(dir=graphs.folder) as folder:
             paths = {name: graphs.path(name) for name in DENSE}
             for name, plan in plans.items():
-                paths[name] = Path(folder) / name / "model.onnx"
+                paths[name] = Path(folder, name, "model.onnx")
+                paths[name].parent.mkdir()
                 say(f"writing {anchor.task} {name}")
                 write_onnx(graphs.model, plan, paths[name])
             with pinned(1):
                 runs = {
-                    w: partial(run_all, OrtEngine(paths[w], threads=1), feeds[w]) for w in feeds
+                    w: partial(run_all, OnnxRuntime(paths[w], threads=1), feeds[w]) for w in feeds
                 }
                 rounds = rounds_of(args, anchor.maximum)
                 times = interleave(runs, rounds=rounds, warmup=1, seed=SEED)
-                del runs
         kept = {who: plan.lengths(lengths[who]) for who, plan in plans.items()}
-        dense = paper_macs(graphs.sizes, [anchor.maximum] * graphs.sizes.layers)
         base = fastest(times, DENSE)
-        pairs = [(w, base, dense / paper_macs(graphs.sizes, tokens)) for w, tokens in kept.items()]
+        pairs = [(w, base, paper_factor(graphs.sizes, anchor, k)) for w, k in kept.items()]
+        executed = {
+            who: reduction(
+                graphs.sizes, plan, Lengths.of([lengths[who]]), max_length=anchor.maximum
+            ).padded
+            for who, plan in plans.items()
+        }  # more than by the paper's formula: we drop before the feed-forward part
         asked = {"task": anchor.task, "length": anchor.maximum, "mean": anchor.mean, "threads": 1}
         asked |= {"paper": {"flops": anchor.flops, "latency": anchor.latency}, "kept": kept}
+        asked |= {"executed": executed}
         rows.append(asked | row_of(times, base, pairs))
         tell(rows[-1], f"{anchor.task}, the paper has {anchor.latency}x at {anchor.flops}x FLOPs")
     return rows
@@ -326,7 +336,7 @@ def ragged(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
     names = [f"{who} {precision}" for who in ("dense", *pruned) for precision in ("fp32", "int8")]
     paths = {name: graphs.path(name) for name in (DENSE[1], *names)}
     with pinned(1):
-        engines = {name: OrtEngine(path, threads=1) for name, path in paths.items()}
+        engines = {name: OnnxRuntime(path, threads=1) for name, path in paths.items()}
         for name in names:
             if name.endswith("fp32"):
                 alone = np.concatenate([engines[name].run(feed) for feed in single])
@@ -382,6 +392,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON files go")
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(words)
+    warnings.simplefilter("ignore")  # exporting the stock model gives dozens
     config = TINY if args.tiny else BertConfig()
     args.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="toprune-latency-") as folder:

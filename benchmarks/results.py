@@ -26,9 +26,10 @@ from toprune.budget import Budget
 from toprune.cost import reduction
 from toprune.data import Examples, split_validation
 from toprune.encode import Collate, encode, lengths
-from toprune.evaluation import logits_of, paired, with_intervals
+from toprune.evaluation import logits_of
 from toprune.families import sizes_of
 from toprune.fit import Training
+from toprune.intervals import paired, with_intervals
 from toprune.methods.top import Top
 from toprune.models import load_model, load_tokenizer
 from toprune.plan import Score

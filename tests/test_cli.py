@@ -82,6 +82,60 @@ def test_from_model_to_bundle(place: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_from_bundle_to_the_fast_file(place: Path, tmp_path: Path):
+    data, small = place / "data.jsonl", tmp_path / "small"
+    succeed(
+        "prune",
+        "--model",
+        place / "model",
+        "--data",
+        data,
+        "--budget",
+        "2x",
+        "--epochs",
+        0,
+        "--out",
+        small,
+    )
+    done = json.loads(succeed("export", small, "--int8", "--data", data, "--json"))
+    assert set(done["measured"]) == {"fp32", "int8"}
+    assert json.loads((small / "report.json").read_text())["onnx"] == done["measured"]
+    torch_says = json.loads(succeed("eval", small, "--data", data, "--json"))
+    onnx_says = json.loads(succeed("eval", small, "--data", data, "--runtime", "onnx", "--json"))
+    assert torch_says["metrics"] == onnx_says["metrics"] == done["measured"]["fp32"]["metrics"]
+    out = tmp_path / "out.jsonl"
+    succeed("eval", small, "--data", data, "--runtime", "onnx", "--precision", "int8", "--out", out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == len(data.read_text().splitlines())
+    assert {"text", "label", "predicted_label", "predicted_score"} <= rows[0].keys()
+
+
+def test_bench_side_by_side(place: Path, tmp_path: Path):
+    data, small = place / "data.jsonl", tmp_path / "small"
+    succeed(
+        "prune",
+        "--model",
+        place / "model",
+        "--data",
+        data,
+        "--budget",
+        "2x",
+        "--epochs",
+        0,
+        "--out",
+        small,
+    )
+    refused(call("bench", small), "toprune export")
+    succeed("export", small)
+    report = json.loads(succeed("bench", small, "--data", data, "--rounds", 5, "--json"))
+    assert {"dense fp32", "pruned fp32", "dense int8", "pruned int8"} <= report["rows"][0][
+        "ms_per_text"
+    ].keys()
+    assert "worth it" in succeed("bench", small, "--lengths", "8,16", "--rounds", 5, "--fp32")
+    refused(call("bench", small, "--lengths", "8,x"), "--lengths")
+    refused(call("bench", small, "--lengths", "500"), "lengths must be")
+
+
 def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: Path):
     options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--no-gates")
     more = ("--first-layer", 1, "--constraint", "lagrangian", "--distill", "mse", "--protect", "w1")
@@ -189,6 +243,8 @@ def test_demo_on_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "About 1 minute" in done.stderr
     assert "20 examples that training never saw" in done.stdout
     assert "against inputs padded to the maximum (32)" in done.stdout
+    assert "model_int8.onnx" in done.stdout
+    assert "times faster, 1 thread" in done.stdout
     assert sorted(path.name for path in out.iterdir()) == ["dense", "pruned"]
     refused(call("demo", "--quick", "--out", out), "--overwrite")
 
@@ -397,6 +453,11 @@ def test_eval_without_what_it_needs(place: Path, tmp_path: Path):
     refused(call("eval", _headless(tmp_path), "--data", place / "data.jsonl"), "toprune finetune")
     data = ("--data", place / "data.jsonl")
     refused(call("eval", place / "model", *data, "--max-length", 512), "66")
+    refused(call("eval", place / "model", *data, "--runtime", "onnx"), "toprune export")
+    refused(call("eval", place / "model", *data, "--out", tmp_path / "o.jsonl"), "--runtime onnx")
+    refused(call("eval", place / "model", *data, "--threads", 2), "--runtime onnx")
+    refused(call("export", tmp_path / "none"), "directory that prune wrote")
+    refused(call("export", place / "model", "--max-length", 512), "positions")
 
 
 def test_debug_shows_the_traceback(place: Path):

@@ -14,17 +14,49 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
+HEAVY = {"torch", "transformers", "onnx", "scipy", "sklearn", "datasets", "pandas", "pyarrow"}
+
+
 @pytest.mark.parametrize(
-    "name", ["toprune", "toprune.plan", "toprune.budget", "toprune.cost", "toprune.cli"]
+    "name",
+    [
+        "toprune",
+        "toprune.plan",
+        "toprune.budget",
+        "toprune.cost",
+        "toprune.cli",
+        "toprune.data",
+        "toprune.intervals",
+        "toprune.measure",
+        "toprune.progress",
+        "toprune.report",
+        "toprune.run.bulk",
+        "toprune.run.runner",
+        "toprune.tasks",
+    ],
 )
 def test_leaves_torch_out(name: str):
-    heavy = "{'torch', 'transformers', 'datasets'}"
-    assert run(f"import sys, {name}; print({heavy}.isdisjoint(sys.modules))") == "True"
+    assert run(f"import sys, {name}; print({HEAVY} & sys.modules.keys())") == "set()"
 
 
 def test_public_names_without_torch():
-    code = "import sys, toprune; toprune.Plan, toprune.Budget; print('torch' in sys.modules)"
-    assert run(code) == "False"
+    names = "toprune.Plan, toprune.Budget, toprune.Runner"
+    assert run(f"import sys, toprune; {names}; print({HEAVY} & sys.modules.keys())") == "set()"
+
+
+def test_metrics_without_torch():
+    code = (
+        "import sys, numpy as np\n"
+        "from toprune.intervals import paired, with_intervals\n"
+        "from toprune.tasks import TASKS\n"
+        "labels, one = np.array([0, 1, 1, 0]), np.array([[.2], [.9], [.4], [.1]])\n"
+        "logits = {'regress': one, 'classify': np.hstack([1 - one, one])}\n"
+        "for name, task in TASKS.items():\n"
+        "    with_intervals(task, logits[name], labels)\n"
+        "    paired(task, logits[name], logits[name], labels)\n"
+        f"print({HEAVY} & sys.modules.keys())"
+    )
+    assert run(code) == "set()"
 
 
 @pytest.mark.parametrize("name", toprune.__all__)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import pearsonr, rankdata, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import BertConfig
 
@@ -77,6 +77,14 @@ def test_regress_metrics_of_constant_predictions_are_zero():
 def test_regress_metrics_do_not_hide_nan():
     found = regress.metrics(np.array([[np.nan], [1.0]]), np.array([1.0, 2.0]))
     assert np.isnan(found["pearson"])
+    assert np.isnan(found["spearman"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-3, 3) | st.floats(allow_nan=False), min_size=1, max_size=30))
+def test_ranks_equal_scipy(values: list[float]):
+    array = np.array(values, np.float64)
+    np.testing.assert_array_equal(regress._ranks(array), rankdata(array))
 
 
 def test_predict():

@@ -21,7 +21,7 @@ from transformers import BertForSequenceClassification
 
 import synthetic
 from conftest import CONFIGS, make_tokenizer
-from toprune import evaluation
+from toprune import intervals
 from toprune.api import finetune, prune
 from toprune.attachment import Drop, Follow, attach, attach_policy, attached, detach
 from toprune.budget import Budget
@@ -62,7 +62,7 @@ DATA = {"train": rows(1500, 0), "test": rows(300, 1)}
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals are not looked at here."""
-    monkeypatch.setattr(evaluation, "DRAWS", 20)
+    monkeypatch.setattr(intervals, "DRAWS", 20)
 
 
 @pytest.fixture(scope="module")

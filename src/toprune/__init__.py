@@ -15,13 +15,25 @@ if TYPE_CHECKING:
     from toprune.budget import Budget
     from toprune.bundle import Bundle
     from toprune.plan import Plan
+    from toprune.run.runner import Runner
 
-__all__ = ["Budget", "Bundle", "Plan", "attach", "detach", "evaluate", "finetune", "prune"]
+__all__ = [
+    "Budget",
+    "Bundle",
+    "Plan",
+    "Runner",
+    "attach",
+    "detach",
+    "evaluate",
+    "finetune",
+    "prune",
+]
 
 _HOMES = {
     "Budget": "toprune.budget",
     "Bundle": "toprune.bundle",
     "Plan": "toprune.plan",
+    "Runner": "toprune.run.runner",
     "attach": "toprune.attachment",
     "detach": "toprune.attachment",
     "evaluate": "toprune.api",

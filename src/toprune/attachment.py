@@ -74,6 +74,12 @@ class Follow:
     def scored(self, layer: int) -> bool:
         return layer in self.steps and self.plan.score == "received"
 
+    def scores(self, state: Tensor, received: Tensor | None) -> Tensor:
+        """(B, K): what tokens are ranked by."""
+        scores = state @ self.probe.to(state) if self.probe is not None else received
+        assert scores is not None
+        return scores
+
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
@@ -88,9 +94,7 @@ class Follow:
         if once and tokens.rank is not None:  # ranked at the first step already
             rank, rows = tokens.rank, state.shape[1]
         else:
-            scores = state @ self.probe.to(state) if self.probe is not None else received
-            assert scores is not None
-            rows = order(scores, tokens)
+            rows = order(self.scores(state, received), tokens)
             rank = None if self.gather else ranks(rows)
         if not self.gather:
             assert rank is not None
@@ -116,6 +120,10 @@ class Run:
         """A copy starts afresh: states of the last pass may hang in a graph, which has no copy."""
         return vars(self) | {"at": [], "left": []}
 
+    @property
+    def whole(self) -> bool:
+        return self.policy.whole
+
     def begin(self, input_ids: Tensor | None, mask: Tensor) -> None:
         self.policy.begin()
         protected = None
@@ -131,7 +139,7 @@ class Run:
         """One layer on its live tokens: attend, score, drop, feed forward. hidden (B, K, D)"""
         tokens = self.at[i]
         assert tokens is not None, "layer called outside the model's forward"
-        whole = self.policy.whole
+        whole = self.whole
         if i == self.last and not whole:  # only the head's row: exact, and a layer almost free
             state, _ = self._attention(module, hidden[:, :1], hidden, tokens, scored=False)
             self.at[i + 1] = replace(tokens, index=tokens.index[:, :1], alive=tokens.alive[:, :1])
@@ -185,14 +193,18 @@ def attach(model: Any, plan: Plan, *, gather: bool = True) -> Any:
 
 def attach_policy(model: Any, policy: Policy) -> Any:
     """Let `policy` decide in every forward pass. A model that has one already changes hands."""
-    detach(model)
     family = family_of(model)
-    base = model.base_model
-    layers: Any = family.layers(base)
     sizes = family.sizes(model.config)
-    run = Run(family, sizes.heads, len(layers) - 1, policy)
+    return attach_run(model, Run(family, sizes.heads, sizes.layers - 1, policy))
+
+
+def attach_run(model: Any, run: Any) -> Any:
+    """Let `run` execute the layers: ours in torch, or the one that is traced for ONNX."""
+    detach(model)
+    base = model.base_model
     base.__class__ = _swapped(type(base), _base_forward)
     base._toprune = run
+    layers: Any = family_of(model).layers(base)
     for i, layer in enumerate(layers):
         layer.__class__ = _swapped(type(layer), _layer_forward)
         layer._toprune = (run, i)
@@ -220,7 +232,7 @@ def _swapped(stock: type[nn.Module], forward: Any) -> type[nn.Module]:
 def _base_forward(
     self: Any, input_ids: Any = None, attention_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    run: Run = self._toprune
+    run = self._toprune
     given = input_ids if input_ids is not None else kwargs.get("inputs_embeds")
     if given is None:
         raise ValueError("give input_ids or inputs_embeds")
@@ -231,7 +243,7 @@ def _base_forward(
     run.begin(input_ids, attention_mask)
     stock = type(self).__bases__[0]
     out = stock.forward(self, input_ids, attention_mask, *args, **kwargs)  # type: ignore
-    if not run.policy.whole:
+    if not run.whole:
         return out
     if isinstance(out, tuple):  # return_dict=False
         return (run.finish(out[0]), *out[1:])

@@ -55,14 +55,14 @@ def demo(
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Fine-tune, prune to a real 3x and evaluate, on an embedded model and film reviews."""
+    """Fine-tune, prune to a real 3x, evaluate, export and time: an embedded model, film reviews."""
     hush(debug)
     from toprune.demo import FULL, QUICK, run
 
     say = partial(typer.echo, err=True)
     report = run(QUICK if quick else FULL, out, overwrite=overwrite, say=say)
     last = f"The pruned model is in {out / 'pruned'}, the dense one in {out / 'dense'}."
-    tell(report | {"out": str(out)}, as_json, tables.pruned(report), last)
+    tell(report | {"out": str(out)}, as_json, tables.demo(report), last)
 
 
 @app.command()
@@ -222,11 +222,16 @@ def prune(
     tell(report | {"out": str(out)}, as_json, tables.pruned(report), f"The bundle is in {out}.")
 
 
-@app.command("eval")
-def evaluate(
-    bundle: Annotated[Path, typer.Argument(help="What prune or finetune wrote.")],
-    data: o.Source,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
+@app.command()
+def export(
+    bundle: o.Bundle,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="A second file with int8 weights, onnx/model_int8.onnx.")
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled data: measure what the files are worth on it.")
+    ] = None,
+    split: o.Split = None,
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
@@ -234,13 +239,124 @@ def evaluate(
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Metrics of a bundle, or of any fine-tuned model, on labelled data.
+    """Write the fast file: onnx/model.onnx, with the tokens really gone, checked against torch.
 
-    Example: **toprune eval small --data test.csv**
+    Example: **toprune export small --int8 --data test.csv**
     """
+    hush(debug)
+    from toprune.export import export as write
+    from toprune.export import measured
+
+    report = write(bundle, int8=int8, max_length=max_length, say=partial(typer.echo, err=True))
+    if data is not None:
+        report["measured"] = measured(
+            bundle, data, columns=_columns(text, pair, label), split=split
+        )
+    tell(report, as_json, tables.exported(report), f"The files are in {bundle / 'onnx'}.")
+
+
+@app.command("eval")
+def evaluate(
+    bundle: o.Bundle,
+    data: o.Source,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    max_length: o.MaxLength = None,
+    runtime: Annotated[
+        Literal["torch", "onnx", "openvino"],
+        typer.Option(help="onnx and openvino run the exported file; no torch is needed."),
+    ] = "torch",
+    precision: Annotated[
+        Literal["fp32", "int8"], typer.Option(help="Which of the exported files.")
+    ] = "fp32",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the exported file; every core if not given.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Bulk work: answers to every row go to this .jsonl; no labels needed."),
+    ] = None,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Metrics of a bundle, or of any fine-tuned model, on labelled data; or answers to raw texts.
+
+    Example: **toprune eval small --data test.csv --runtime onnx**
+
+    Bulk work: **toprune eval small --data in.jsonl --out out.jsonl --runtime onnx**
+    """
+    columns = _columns(text, pair, label)
+    if runtime != "torch":
+        from toprune.run.runner import Runner
+
+        runner = Runner(
+            bundle, precision=precision, threads=threads, runtime=runtime, max_length=max_length
+        )
+        if out is None:
+            from toprune.run.evaluate import evaluate as measure
+
+            report = measure(runner, data, columns=columns, split=split)
+            tell(report, as_json, tables.evaluated(report))
+            return
+        from toprune.progress import bar
+        from toprune.run.bulk import score_file
+
+        with bar("scoring", None) as advance:
+            count = score_file(runner, data, out, text=text, pair=pair, progress=advance)
+        tell({"rows": count, "out": str(out)}, as_json, f"{count} answers are in {out}.")
+        return
+    if out is not None:
+        raise UserError("--out needs an exported file; say --runtime onnx (after toprune export)")
+    if precision != "fp32" or threads is not None:
+        raise UserError("--precision and --threads are for exported files; say --runtime onnx, too")
     hush(debug)
     report = toprune.evaluate(bundle, _data(data, text, pair, label, max_length), split=split)
     tell(report, as_json, tables.evaluated(report))
+
+
+@app.command()
+def bench(
+    bundle: o.Bundle,
+    data: Annotated[
+        str | None, typer.Option(help="Your own texts; random tokens when not given.")
+    ] = None,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Lengths of random texts in tokens, like 128,256,512.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="That a model may use.")] = 1,
+    rounds: Annotated[int, typer.Option(min=5, help="Turns that every model takes.")] = 20,
+    batch: Annotated[int, typer.Option(min=1, help="Also with so many texts a call.")] = 1,
+    fp32: Annotated[bool, typer.Option("--fp32", help="Leave out the int8 files.")] = False,
+    seed: o.Seed = 0,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Dense and pruned side by side on this machine, as ratios; says so when it is not worth it.
+
+    Example: **toprune bench small --data test.csv --threads 2**
+    """
+    hush(debug)
+    from toprune.bench import bench as race
+    from toprune.data import read_texts
+
+    columns = _columns(text, pair, None)
+    report = race(
+        bundle,
+        texts=None if data is None else read_texts(data, columns=columns, split=split),
+        lengths=None if lengths is None else _lengths(lengths),
+        threads=threads,
+        rounds=rounds,
+        int8=not fp32,
+        batch=batch,
+        seed=seed,
+        say=partial(typer.echo, err=True),
+    )
+    tell(report, as_json, tables.bench(report))
 
 
 @plan_app.command("show")
@@ -280,9 +396,21 @@ def _data(
     source: str, text: str | None, pair: str | None, label: str | None, max_length: int | None
 ) -> Any:
     from toprune.api import Data
+
+    return Data(source, _columns(text, pair, label), max_length)
+
+
+def _columns(text: str | None, pair: str | None, label: str | None) -> Any:
     from toprune.data import Columns
 
-    return Data(source, Columns(text, pair, label), max_length)
+    return Columns(text, pair, label)
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--lengths {text!r} is not like 128,256,512") from None
 
 
 def soft_share(epochs: float, asked: float | None) -> float:

@@ -87,7 +87,10 @@ def load(
     """
     columns = columns or Columns()
     tables = _choose_splits(read(source, header=not columns.are_numbers), split)
-    columns = _choose_columns(columns, tables)
+    present = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
+    if not present:
+        raise UserError("the source is empty; give at least two examples")
+    columns = choose_columns(columns, present)
     texts = {name: _texts(table, str(columns.text), name) for name, table in tables.items()}
     pairs = {
         name: _texts(table, columns.pair, name) if columns.pair else None
@@ -98,6 +101,20 @@ def load(
     for name, examples in found.items():
         _refuse_useless(examples, name)
     return found
+
+
+def read_texts(
+    source: Any, *, columns: Columns | None = None, split: str | None = None
+) -> list[str] | list[tuple[str, str]]:
+    """The texts or pairs alone, of the asked split or the one that is furthest from training."""
+    columns = columns or Columns()
+    tables = _choose_splits(read(source, header=not columns.are_numbers), split)
+    name = next(s for s in (split, "test", "validation", *tables) if s in tables)
+    columns = choose_columns(columns, list(tables[name].columns))
+    texts = _texts(tables[name], str(columns.text), name)
+    if columns.pair is None:
+        return texts
+    return list(zip(texts, _texts(tables[name], columns.pair, name), strict=True))
 
 
 def split_validation(examples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
@@ -134,11 +151,8 @@ def _choose_splits(found: Table | Mapping[str, Table], split: str | None) -> dic
     return chosen
 
 
-def _choose_columns(columns: Columns, tables: Mapping[str, Table]) -> Columns:
-    """Fill in the guesses, and check that every set has the texts and some set the labels."""
-    present = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
-    if not present:
-        raise UserError("the source is empty; give at least two examples")
+def choose_columns(columns: Columns, present: Sequence[str]) -> Columns:
+    """Fill in the guesses from the names that are present, and check the names that are given."""
     by_word = {name.strip().lower(): name for name in reversed(present)}
     text, pair, label = columns.text, columns.pair, columns.label
     if text is None and pair is None:
@@ -163,23 +177,34 @@ def _guess(
     return next((by_word[w] for w in words if w in by_word and by_word[w] not in taken), None)
 
 
+def as_text(cell: Any) -> str:
+    """The text in a cell, or "": blanks and NaN are none, but a number is a text too."""
+    if isinstance(cell, str):
+        return cell if cell.strip() else ""
+    if isinstance(cell, Real):
+        return str(cell) if cell == cell else ""
+    if cell is None:
+        return ""
+    raise TypeError(f"a {type(cell).__name__}")
+
+
 def _texts(table: Table, column: str, name: str) -> list[str]:
     if column not in table.columns:
         raise UserError(
             f"the {name} set has no column {column!r}; columns there: {', '.join(table.columns)}"
         )
-    texts, bad = [], []
+    texts: list[str] = []
+    bad: list[int] = []
     for row, cell in enumerate(table.columns[column]):
-        if isinstance(cell, Real) and cell == cell:  # a number is a text too, NaN is none
-            cell = str(cell)
-        if cell is None or isinstance(cell, Real) or (isinstance(cell, str) and not cell.strip()):
-            bad.append(row)
-        elif not isinstance(cell, str):
+        try:
+            texts.append(as_text(cell))
+        except TypeError as problem:
             raise UserError(
-                f"column {column!r} of the {name} set holds a {type(cell).__name__} in "
-                f"{name_rows([row])}, not a text; name another column"
-            )
-        texts.append(cell)
+                f"column {column!r} of the {name} set holds {problem} in {name_rows([row])}, "
+                "not a text; name another column"
+            ) from problem
+        if not texts[-1]:
+            bad.append(row)
     if bad:
         raise UserError(
             f"column {column!r} of the {name} set is empty in {name_rows(bad)}; drop the rows"

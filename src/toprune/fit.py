@@ -24,8 +24,8 @@ from toprune.errors import UserError
 from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES
 from toprune.processes import ON_CPU, backend, processes
-from toprune.progress import Bar
 from toprune.teacher import first_states
+from toprune.trainer_bar import Bar
 
 
 @dataclass(frozen=True)

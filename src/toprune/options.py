@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+Bundle = Annotated[Path, typer.Argument(help="What prune or finetune wrote.")]
+Split = Annotated[str | None, typer.Option(help="train, validation or test.")]
 Model = Annotated[str, typer.Option(help="Model directory or hub id.")]
 Task = Annotated[str, typer.Option(help="classify or regress.")]
 Source = Annotated[

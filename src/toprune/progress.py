@@ -1,13 +1,12 @@
 """Progress for people: what happens, how far it is, how long it will take.
 
-On stderr, so that `--json` output stays clean. A bar needs a terminal; a log file gets a line at
-every tenth of a training.
+On stderr, so that `--json` output stays clean. A bar needs a terminal.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -18,7 +17,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from transformers import TrainerCallback
 
 console = Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
 
@@ -27,7 +25,7 @@ class Advance(Protocol):
     def __call__(self, count: int = 1) -> None: ...
 
 
-def _progress() -> Progress:
+def new_progress() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -41,55 +39,13 @@ def _progress() -> Progress:
 
 
 @contextmanager
-def bar(label: str, total: int) -> Iterator[Advance]:
-    """A bar over `total` things: the yielded function moves it."""
-    with _progress() as progress:
+def bar(label: str, total: int | None) -> Iterator[Advance]:
+    """A bar over `total` things, None for a stream that has no known end; the yielded function
+    moves it."""
+    with new_progress() as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(count: int = 1) -> None:
             progress.advance(task, count)
 
         yield advance
-
-
-class Bar(TrainerCallback):
-    """The Trainer's steps as a bar, with its latest loss."""
-
-    def __init__(self, label: str):
-        self.label = label
-        self.progress: Progress | None = None
-        self.task: Any = None
-        self.told = -1  # tenths that a log file has heard of
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            self.progress = _progress()
-            self.progress.start()
-            self.task = self.progress.add_task(
-                self.label, total=state.max_steps, completed=state.global_step, note=""
-            )
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.progress is not None:
-            self.progress.update(self.task, completed=state.global_step)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if self.progress is not None and logs and "loss" in logs:
-            note = f"loss {float(logs['loss']):.3f}"
-            if "sparsity" in logs:
-                note += f", sparsity {logs['sparsity']:.2f} of {logs['target']:.2f}"
-            self.progress.update(self.task, note=note)
-            tenth = 10 * state.global_step // state.max_steps
-            if not console.is_terminal and tenth > self.told:
-                self.told = tenth
-                where = f"step {state.global_step} of {state.max_steps}"
-                console.print(f"{self.label}: {where}, {note}")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Also for a training that broke off: rich allows one live display at a time."""
-        if self.progress is not None:
-            self.progress.stop()
-            self.progress = None

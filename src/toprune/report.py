@@ -11,7 +11,7 @@ import numpy as np
 
 from toprune.cost import reduction
 from toprune.data import Examples
-from toprune.evaluation import paired, with_intervals
+from toprune.intervals import paired, with_intervals
 
 if TYPE_CHECKING:
     from toprune.stages import Job, Outcome

@@ -12,8 +12,10 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -69,6 +71,20 @@ def read(source: Any, *, header: bool = True) -> Table | dict[str, Table]:
     )
 
 
+def stream(path: Path, *, header: bool = True) -> Iterator[dict[str, Any]]:
+    """The rows of one file, one at a time: the file may be larger than the memory."""
+    ending = _ending(path)
+    if ending not in STREAMS:
+        raise UserError(
+            f"{path}: rows cannot be read one by one from {ending or 'a file without an ending'}; "
+            f"known: {' '.join(STREAMS)}, each also with .gz"
+        )
+    if not path.is_file():
+        raise UserError(f"no file {str(path)!r}; check the path")
+    with _opened(path) as file:
+        yield from STREAMS[ending](file, header)
+
+
 def _single(source: Any, header: bool) -> Table:
     if isinstance(source, str | Path):
         found = read(source, header=header)
@@ -108,13 +124,22 @@ def _read_file(path: Path, header: bool) -> Table:
         raise UserError(
             f"{path}: unknown ending {ending!r}; known: {' '.join(READERS)}, each also with .gz"
         )
+    with _opened(path) as file:
+        return READERS[ending](file, header)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked; whatever is wrong with them is one line that names it."""
     is_packed = path.suffix.lower() == ".gz"
     try:
         with gzip.open(path) if is_packed else path.open("rb") as file:
-            return READERS[ending](cast(BinaryIO, file), header)
+            yield cast(BinaryIO, file)
+    except UserError:
+        raise
     except (ValueError, OSError, EOFError, csv.Error, zlib.error) as problem:
         raise UserError(
-            f"{path} is not a good {ending} file ({_first_line(problem)}); "
+            f"{path} is not a good {_ending(path)} file ({_first_line(problem)}); "
             "check its content and its ending"
         ) from problem
 
@@ -159,29 +184,54 @@ def _from_dataset(dataset: Any) -> Table:
 
 
 def _from_rows(rows: Iterable[Any]) -> Table:
-    rows = list(rows)
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise ValueError(f"row {number} is a {type(row).__name__}, not named columns")
+    rows = list(_named(rows))
     names = dict.fromkeys(name for row in rows for name in row)
     return Table({str(name): [row.get(name) for row in rows] for name in names})
 
 
-def _read_delimited(file: BinaryIO, header: bool, delimiter: str, quoted: bool) -> Table:
+def _named(rows: Iterable[Any]) -> Iterator[Any]:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number} is a {type(row).__name__}, not named columns")
+        yield row
+
+
+def _delimited(
+    file: BinaryIO, header: bool, delimiter: str, quoted: bool
+) -> tuple[list[str], Iterator[list[str]]]:
+    """The names of the columns, and the rows: one cell for each name."""
     csv.field_size_limit(sys.maxsize)  # the default, 128 kB, is less than some newsgroup posts
     lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    rows = [(reader.line_num, row) for row in reader if row]
-    if not rows:
+    rows = (row for row in reader if row)
+    first = next(rows, None)
+    if first is None:
         raise ValueError("it is empty")
-    names = rows.pop(0)[1] if header else [str(i) for i in range(len(rows[0][1]))]
+    names = first if header else [str(i) for i in range(len(first))]
     if len(set(names)) < len(names):
         raise ValueError("two columns have the same name")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise ValueError(f"line {line} has {len(row)} fields, the first {len(names)}")
-    return Table({name: [row[i] for _, row in rows] for i, name in enumerate(names)})
+
+    def whole() -> Iterator[list[str]]:
+        for row in rows if header else chain([first], rows):
+            if len(row) != len(names):
+                line = reader.line_num
+                raise ValueError(f"line {line} has {len(row)} fields, the first {len(names)}")
+            yield row
+
+    return names, whole()
+
+
+def _read_delimited(file: BinaryIO, header: bool, **style: Any) -> Table:
+    names, rows = _delimited(file, header, **style)
+    rows = list(rows)
+    return Table({name: [row[i] for row in rows] for i, name in enumerate(names)})
+
+
+def _stream_delimited(file: BinaryIO, header: bool, **style: Any) -> Iterator[dict[str, Any]]:
+    names, rows = _delimited(file, header, **style)
+    for row in rows:
+        yield dict(zip(names, row, strict=True))
 
 
 def _read_json(file: BinaryIO, header: bool) -> Table:
@@ -193,6 +243,10 @@ def _read_json(file: BinaryIO, header: bool) -> Table:
 
 def _read_jsonl(file: BinaryIO, header: bool) -> Table:
     return _from_rows(_json_lines(io.TextIOWrapper(file, encoding="utf-8-sig")))
+
+
+def _stream_jsonl(file: BinaryIO, header: bool) -> Iterator[dict[str, Any]]:
+    return _named(_json_lines(io.TextIOWrapper(file, encoding="utf-8-sig")))
 
 
 def _json_lines(lines: Iterable[str]) -> Iterator[Any]:
@@ -212,15 +266,34 @@ def _read_parquet(file: BinaryIO, header: bool) -> Table:
     return _from_dataset(datasets.Dataset(pyarrow.parquet.read_table(file)))
 
 
+def _stream_parquet(file: BinaryIO, header: bool) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as problem:
+        raise UserError(
+            "reading Parquet needs pyarrow; pip install pyarrow, or write the rows as .jsonl"
+        ) from problem
+    for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1000):
+        yield from batch.to_pylist()
+
+
 def _first_line(problem: BaseException) -> str:
     return next(iter(str(problem).splitlines()), type(problem).__name__).rstrip(".")
 
 
+CSV: dict[str, Any] = {"delimiter": ",", "quoted": True}
 # TSV has no quoting: a quotation mark in GLUE's files is just a character.
+TSV: dict[str, Any] = {"delimiter": "\t", "quoted": False}
 READERS: dict[str, Callable[[BinaryIO, bool], Table]] = {
-    ".csv": partial(_read_delimited, delimiter=",", quoted=True),
-    ".tsv": partial(_read_delimited, delimiter="\t", quoted=False),
+    ".csv": partial(_read_delimited, **CSV),
+    ".tsv": partial(_read_delimited, **TSV),
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,
+}
+STREAMS: dict[str, Callable[[BinaryIO, bool], Iterator[dict[str, Any]]]] = {
+    ".csv": partial(_stream_delimited, **CSV),
+    ".tsv": partial(_stream_delimited, **TSV),
+    ".jsonl": _stream_jsonl,
+    ".parquet": _stream_parquet,
 }

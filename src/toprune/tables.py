@@ -21,6 +21,11 @@ def pruned(report: dict[str, Any]) -> Group:
     return Group(*parts)
 
 
+def demo(report: dict[str, Any]) -> Group:
+    """The whole job: what was lost, what was written, what was won."""
+    return Group(pruned(report), exported(report["exported"]), bench(report["bench"]))
+
+
 def evaluated(report: dict[str, Any]) -> Group:
     """What `eval` or `finetune` measured; for a bundle with a plan also what it costs."""
     table = Table(title=f"{report['examples']} examples", title_justify="left", box=SIMPLE_HEAD)
@@ -33,6 +38,68 @@ def evaluated(report: dict[str, Any]) -> Group:
         costs = _ratios("fewer FLOPs", _executed(report["executed"], report["max_length"]))
         parts += [costs, _kept(report)]
     return Group(*parts)
+
+
+def exported(report: dict[str, Any]) -> Group:
+    """What `export` wrote and checked, and what it measured where it was given data."""
+    table = Table(title="exported", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("file")
+    for name in ("MB", "differs by"):
+        table.add_column(name, justify="right")
+    checked, sizes = report["checked"], report["bytes"]
+    of = {"model.onnx": ("fp32", "torch"), "model_int8.onnx": ("int8", "fp32")}
+    for name, size in sizes.items():
+        precision, other = of.get(name, ("", ""))
+        apart = f"{checked[precision]['difference']:.1e} from {other}" if precision else ""
+        table.add_row(name, f"{size / 1e6:.1f}", apart)
+    return Group(table, *(_measured(report["measured"]) if "measured" in report else ()))
+
+
+def _measured(found: dict[str, Any]) -> list[Table]:
+    first = next(iter(found.values()))
+    table = Table(title=f"{first['examples']} examples", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("metric")
+    for precision in found:
+        table.add_column(f"{precision}\n[95 % interval]", justify="right")
+    for name in first["metrics"]:
+        table.add_row(name, *(_figure(report["metrics"][name]) for report in found.values()))
+    return [table]
+
+
+def bench(report: dict[str, Any]) -> Group:
+    """What `bench` measured: how many times faster first, then the times, then what that means."""
+    return Group(_faster(report), _times(report), Text(report["verdict"]))
+
+
+def _faster(report: dict[str, Any]) -> Table:
+    threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
+    table = Table(title=f"times faster, {threads}", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("inputs")
+    for name in ("ratio\n[95 % interval]", "fewer\nFLOPs", "of that\nrealised"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report["rows"]:
+        table.add_row(row["name"])
+        for found in row["ratios"]:
+            value, low, high = (f"{found[key]:.2f}" for key in ("value", "low", "high"))
+            cells = [f"  {found['who']} over {found['over']}", f"{value}x [{low}, {high}]"]
+            if found["flops"] is not None:
+                cells += [f"{found['flops']:.2f}x", f"{found['realised']:.0%}"]
+            table.add_row(*cells)
+        table.add_section()
+    return table
+
+
+def _times(report: dict[str, Any]) -> Table:
+    title = "milliseconds a text, medians"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("inputs")
+    names = dict.fromkeys(name for row in report["rows"] for name in row["ms_per_text"])
+    for name in names:
+        table.add_column(name.replace(" ", "\n", 1), justify="right")
+    for row in report["rows"]:
+        ms = row["ms_per_text"]
+        table.add_row(row["name"], *(f"{ms[name]:.1f}" if name in ms else "" for name in names))
+    return table
 
 
 def _comparison(report: dict[str, Any]) -> Table:

@@ -33,13 +33,19 @@ def predict(logits: np.ndarray) -> np.ndarray:
 
 def metrics(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Pearson's and Spearman's correlation; 0 where it is 0/0, as with constant predictions."""
-    from scipy.stats import rankdata
-
     guesses = predict(logits)
     return {
         "pearson": _correlate(guesses, labels),
-        "spearman": _correlate(rankdata(guesses), rankdata(labels)),
+        "spearman": _correlate(_ranks(guesses), _ranks(labels)),
     }
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From one; equal values share the mean of their ranks."""
+    if np.isnan(values).any():  # NaN has no rank; it must not pass for the greatest number
+        return np.full(len(values), np.nan)
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
 
 def _correlate(x: np.ndarray, y: np.ndarray) -> float:

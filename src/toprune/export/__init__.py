@@ -1,0 +1,150 @@
+"""A bundle's ONNX files: traced, checked against torch, and only then put in their place."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toprune.bundle import Bundle
+from toprune.data import Columns
+from toprune.errors import UserError
+from toprune.export.check import check, draw, shapes
+from toprune.export.graph import dense_plan, input_names, write_onnx
+from toprune.export.quantize import quantize
+from toprune.families import max_positions
+from toprune.report import environment
+from toprune.run.engines import OnnxRuntime
+from toprune.run.evaluate import evaluate
+from toprune.run.runner import Runner
+from toprune.run.sheet import GRAPHS, Sheet
+from toprune.tasks.classify import class_names
+
+Say = Callable[[str], Any]
+
+
+def export(
+    bundle: str | Path,
+    *,
+    int8: bool = False,
+    max_length: int | None = None,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Write onnx/model.onnx (and its int8 twin) into the bundle; returns what was checked.
+
+    A directory without a plan is exported dense, under a plan in which every token stays.
+    """
+    folder = Path(bundle)
+    own = Bundle.load(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder} has no tokenizer.json; save it with a fast tokenizer first")
+    plan = own.plan or dense_plan(own.model)
+    limit = _limit(own, max_length)
+    with _stage(folder) as stage:
+        say("writing the graph")
+        write_onnx(own.model, plan, stage / "model.onnx")
+        say("comparing it with torch")
+        engine = OnnxRuntime(stage / "model.onnx", threads=None)
+        parity = check(own.model, plan, engine.run, limit)
+        checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
+        if int8:
+            say("quantising to int8")
+            quantize(stage / "model.onnx", stage / "model_int8.onnx")
+            small = OnnxRuntime(stage / "model_int8.onnx", threads=None)
+            checked["int8"] = {"difference": _distance(own, engine, small, limit)}
+        if own.plan is None:
+            plan.save(folder / "plan.json")
+        sheet = Sheet.of(
+            folder,
+            stage,
+            task=_task(own),
+            max_length=limit,
+            inputs=tuple(input_names(own.model.config)),
+            pad_token_id=own.tokenizer.pad_token_id,
+            labels=_labels(own),
+            checked=checked,
+            environment=environment(),
+        )
+        (stage / "export.json").write_text(sheet.to_json(), encoding="utf-8", newline="\n")
+    sizes = {p.name: p.stat().st_size for p in sorted((folder / "onnx").glob("*.onnx*"))}
+    return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes}
+
+
+def measured(
+    bundle: str | Path, source: Any, *, columns: Columns | None = None, split: str | None = None
+) -> dict[str, Any]:
+    """What each of the bundle's files is worth on labelled data; kept in its report.json, too.
+    Rounding to int8 can change which tokens stay, so parity of logits would not tell."""
+    folder = Path(bundle)
+    listed = Sheet.load(folder).files
+    found = {
+        precision: evaluate(
+            Runner(folder, precision=precision), source, columns=columns, split=split
+        )
+        for precision, graph in GRAPHS.items()
+        if graph in listed
+    }
+    path = folder / "report.json"
+    report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(json.dumps(report | {"onnx": found}, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+    return found
+
+
+def _task(own: Bundle) -> str:
+    return own.report.get("task", "regress" if own.model.config.num_labels == 1 else "classify")
+
+
+def _labels(own: Bundle) -> tuple[str, ...] | None:
+    names = class_names(own.model.config) if _task(own) == "classify" else None
+    return None if names is None else tuple(names)
+
+
+def _limit(own: Bundle, asked: int | None) -> int:
+    """How long texts may get: as in training, or what was asked for, as far as positions go."""
+    positions = max_positions(own.model.config)
+    limit = asked or own.report.get("max_length") or positions
+    if limit > positions:
+        raise UserError(
+            f"a maximum length of {limit} is above the model's {positions} positions; "
+            f"use {positions} or less"
+        )
+    return limit
+
+
+def _distance(own: Bundle, exact: OnnxRuntime, rounded: OnnxRuntime, limit: int) -> float:
+    """How far int8 is from fp32 on random tokens: for the record. What it does to a metric is for
+    `eval` to say; that it runs and gives numbers is checked here."""
+    worst = 0.0
+    rng = np.random.default_rng(0)
+    for lengths, padded in shapes(limit):
+        feeds = draw(own.model.config, rng, lengths, padded)
+        found = rounded.run(feeds)
+        if not np.isfinite(found).all():
+            raise UserError(f"the int8 file gives NaN for lengths {lengths}; use fp32")
+        worst = max(worst, float(np.abs(found - exact.run(feeds)).max()))
+    return worst
+
+
+@contextmanager
+def _stage(folder: Path) -> Iterator[Path]:
+    """A place beside onnx/ that takes its name when everything in it is whole."""
+    stage, place, old = folder / ".onnx.partial", folder / "onnx", folder / ".onnx.old"
+    try:
+        for left in (stage, old):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        stage.mkdir()
+    except OSError as error:
+        raise UserError(f"cannot write into {folder} ({error.strerror})") from error
+    try:
+        yield stage
+        if place.exists():
+            place.replace(old)
+        stage.replace(place)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

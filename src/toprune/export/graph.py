@@ -1,0 +1,123 @@
+"""From a model and its plan to one ONNX file: tokens really gone, standard operators only.
+
+Traced, not authored: the stock modules of `transformers` say what embeddings, feed-forward and head
+do, `packed.py` says what happens between them, so that a new family needs nothing here. The tracing
+exporter of torch is used on purpose: it takes seconds where the newer one takes minutes, and keeps
+the integers of the plan as they are written.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from toprune.attachment import attach_run, detach
+from toprune.export.packed import PackedRun
+from toprune.families import family_of, has_segments
+from toprune.plan import Plan
+
+OPSET = 17  # the first with LayerNormalization; old enough for everybody
+PLAN = "toprune.plan"  # of the file's metadata
+INLINE = 2**31 - 2**24  # bytes: protobuf ends at 2 GB, larger weights lie beside the graph
+
+
+class _Logits(nn.Module):
+    """Positional inputs in, one tensor out: what tracing wants."""
+
+    def __init__(self, model: Any, run: PackedRun, names: list[str]):
+        super().__init__()
+        self.model, self.names = model, names
+        self.queries = nn.ModuleList(run.queries)  # weights, not constants of the code
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.model(**dict(zip(self.names, inputs, strict=True))).logits
+
+
+def input_names(config: Any) -> list[str]:
+    """The inputs that users of ONNX encoders know."""
+    segments = ["token_type_ids"] if has_segments(config) else []
+    return ["input_ids", "attention_mask", *segments]
+
+
+def dense_plan(model: Any) -> Plan:
+    """Every token stays: what the dense model does, and the partner of every comparison."""
+    family = family_of(model)
+    sizes = family.sizes(model.config)
+    return Plan(family.name, sizes.layers, sizes.width, "received", ())
+
+
+def write_onnx(model: Any, plan: Plan, path: Path) -> None:
+    """Write the graph of `model` under `plan`, which goes into the metadata too."""
+    family = family_of(model)
+    sizes = family.sizes(model.config)
+    plan.check_model(family.name, sizes.layers, sizes.width)
+    names = input_names(model.config)
+    by_token = {0: "batch", 1: "length"}
+    axes = {name: by_token for name in names}
+    axes["logits"] = by_token if plan.restore == "last" else {0: "batch"}
+    training = model.training
+    layers: Any = family.layers(model.base_model)
+    run = PackedRun(family, sizes.heads, plan, list(layers))
+    attach_run(model.eval(), run)
+    try:
+        with (
+            torch.inference_mode(),
+            _quiet(),
+            TemporaryDirectory(prefix="toprune-", dir=path.parent) as folder,
+        ):
+            draft = Path(folder, "model.onnx")  # above 2 GB: and a file for every tensor
+            torch.onnx.export(
+                _Logits(model, run, names).eval(),
+                _sample(model.config, names),
+                str(draft),
+                input_names=names,
+                output_names=["logits"],
+                dynamic_axes=axes,
+                opset_version=OPSET,
+                dynamo=False,
+            )
+            graph = onnx.load(draft)
+    finally:
+        detach(model).train(training)
+    graph.producer_name = "toprune"
+    onnx.helper.set_model_props(graph, {PLAN: plan.to_json()})
+    save_graph(graph, path)
+
+
+def _sample(config: Any, names: list[str]) -> tuple[Tensor, ...]:
+    """Two texts of different length: tracing sees what it must not fold into constants."""
+    ids = torch.full((2, 7), config.vocab_size - 1)
+    mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    return tuple(given[name] for name in names)
+
+
+def save_graph(graph: onnx.ModelProto, path: Path) -> None:
+    """One file, or two where protobuf's 2 GB are too few: the weights beside the graph."""
+    if graph.ByteSize() <= INLINE:
+        onnx.save(graph, path)
+        return
+    weights = path.with_name(f"{path.name}.data")
+    weights.unlink(missing_ok=True)  # onnx appends to what it finds
+    onnx.save(graph, path, save_as_external_data=True, location=weights.name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Tracing warns of every shape that it follows; the parity check is the better judge."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

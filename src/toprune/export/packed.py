@@ -1,0 +1,246 @@
+"""A plan executed on packed rows, in torch operations that trace to a small ONNX graph.
+
+The live tokens of all examples lie one after the other, (N, D) with N the sum of their counts: the
+linear layers never see padding, and one graph serves any batch. Padding exists inside attention
+alone, where `Layout.at` lifts packed rows to (B, K) places and `Layout.live` takes them back.
+
+Nothing here looks at a value: no `int()`, no `bool()`, no branch on data. What `attachment.Run`
+decides while it runs, the graph must be able to decide later; that both agree is tested.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toprune.families import Family, Layer
+from toprune.plan import Plan, Step
+
+NOBODY = -1e30  # the logit of a place without a token: its probability is exactly 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the packed rows of every example are: k[b] neighbours each, the best or first ones."""
+
+    k: Tensor  # (B,) rows of each example
+    first: Tensor  # (B,) its first packed row
+    alive: Tensor  # (B, K) places that hold a row
+    at: Tensor  # (B, K) the packed row of each place; a place without one shows the example's last
+    live: Tensor  # (N,) the place, counted over (B * K), of each packed row
+    bias: Tensor  # (B, 1, 1, K) what attention adds to the logits of a key
+
+    @classmethod
+    def of(cls, k: Tensor) -> "Layout":
+        place = torch.arange(k.max(), device=k.device)  # (K,)
+        column = k.unsqueeze(1)
+        alive = place < column
+        first = k.cumsum(0) - k
+        at = first.unsqueeze(1) + torch.minimum(place, column - 1)
+        live = alive.view(-1).nonzero().view(-1)
+        bias = torch.where(alive, 0.0, NOBODY).unsqueeze(1).unsqueeze(1)
+        return cls(k, first, alive, at, live, bias)
+
+    @property
+    def size(self) -> Tensor:
+        """K, as a number that the graph computes."""
+        return self.k.max()
+
+
+@dataclass
+class PackedRun:
+    """The state of one forward pass; stands where `attachment.Run` stands."""
+
+    family: Family
+    heads: int
+    plan: Plan
+    layers: Sequence[Layer]
+
+    def __post_init__(self) -> None:
+        self.last = len(self.layers) - 1
+        self.whole = self.plan.restore == "last"
+        self.width = self.plan.width
+        self.size = self.width // self.heads  # d
+        projections = [self.family.projections(layer) for layer in self.layers]
+        self.queries = [_scaled(q, self.size**-0.5) for q, _, _ in projections]
+        self.keys = [k for _, k, _ in projections]
+        self.values = [v for _, _, v in projections]
+        self.steps = {step.layer: step for step in self.plan.steps}
+        self.probe = None if self.plan.probe is None else torch.tensor(self.plan.probe)  # (D,)
+
+    def begin(self, input_ids: Tensor, mask: Tensor) -> None:
+        self.n = mask.sum(1)  # (B,)
+        self.layout = Layout.of(self.n)
+        self.shape = mask.shape
+        # (N,) the place in the padded batch, which may be wider than its longest text
+        self.index = mask.view(-1).nonzero().view(-1)
+        self.protected: Tensor | None = None  # (N,)
+        if self.plan.protect:
+            ids = input_ids.view(-1)[self.index]
+            self.protected = (ids.unsqueeze(1) == torch.tensor(self.plan.protect)).any(1)
+        self.sorted = False  # by the one ranking of a probe
+        self.left: list[tuple[Tensor, Tensor]] = []  # (states, index) before each drop
+
+    def layer(self, module: Layer, i: int, hidden: Tensor) -> Tensor:
+        """hidden (N, D); the first layer gets the padded batch (B, S, D), the last one gives the
+        head its row, (B, 1, D), or all that is left, (N, D)."""
+        x = hidden.reshape(-1, self.width)[self.index] if i == 0 else hidden
+        if i == self.last and not self.whole:
+            return self._head_row(module, i, x).unsqueeze(1)
+        step = self.steps.get(i)
+        if step is not None and self.whole:
+            return self._drop_after(module, i, x, step)
+        if step is None:
+            state = self._attend(module, i, x)
+        elif self.plan.score == "received":
+            state = self._drop_by_attention(module, i, x, step)
+        elif self.sorted:
+            state = self._drop_the_end(module, i, x, step)
+        else:
+            state = self._drop_by_probe(module, i, x, step)
+        return self.family.feed_forward(module, state)
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """(N, D) -> (B, S, D): every token back at its place with its last state."""
+        batch, length = self.shape
+        buffer = hidden.new_zeros(batch * length, hidden.shape[-1])
+        for states, index in [*self.left, (hidden, self.index)]:
+            buffer = buffer.index_put((index,), states)
+        return buffer.unflatten(0, (batch, length))
+
+    # The ways through a layer. Each takes rows (N, D) and gives states after attention (N', D).
+
+    def _attend(self, module: Layer, i: int, x: Tensor) -> Tensor:
+        return self._after(module, self._probabilities(i, x) @ self._value(i, x), self.layout, x)
+
+    def _head_row(self, module: Layer, i: int, x: Tensor) -> Tensor:
+        """(B, D): the first token of each example reads all the others; exact and almost free."""
+        own = x[self.layout.first]
+        q = self._heads(self.queries[i](own)).unsqueeze(2)  # (B, H, 1, d)
+        p = self._softmax(q, self._key(i, x), self.layout)
+        context = (p @ self._value(i, x)).reshape(-1, self.width)
+        state = self.family.after_attention(module, context, own)
+        return self.family.feed_forward(module, state)
+
+    def _drop_by_attention(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """Early drop: only the surviving queries meet the values."""
+        p, v = self._probabilities(i, x), self._value(i, x)
+        layout, rank = self.layout, self._rank(self._received(p))
+        new = Layout.of(self._kept(step))
+        kept = rank[:, : new.size]  # (B, K')
+        heads = torch.arange(p.shape[0] * self.heads).view(-1, self.heads, 1)  # (B, H, 1)
+        rows = heads * layout.size + kept.unsqueeze(1)  # (B, H, K')
+        context = p.flatten(0, 2)[rows] @ v
+        x = self._move(x, layout.first.unsqueeze(1) + kept, new)
+        return self._after(module, context, new, x)
+
+    def _drop_by_probe(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """The first step of a probe sorts the rows for good: every later one keeps a beginning."""
+        state = self._attend(module, i, x)
+        layout, rank = self.layout, self._rank(self._probed(state))
+        new = Layout.of(self._kept(step))
+        self.sorted = True
+        return self._move(state, layout.first.unsqueeze(1) + rank[:, : new.size], new)
+
+    def _drop_the_end(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """Who stays is known before attention: the others are keys and values only."""
+        old, new = self.layout, Layout.of(self._kept(step))
+        k, v = self._key(i, x), self._value(i, x)
+        x = self._move(x, old.at[:, : new.size], new)
+        p = self._softmax(self._query(i, x), k, old)
+        return self._after(module, p @ v, new, x)
+
+    def _drop_after(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """For heads that read every token: drop after the FFN, and remember what left."""
+        p = self._probabilities(i, x)
+        state = self._after(module, p @ self._value(i, x), self.layout, x)
+        states = self.family.feed_forward(module, state)
+        self.left.append((states, self.index))
+        old, new = self.layout, Layout.of(self._kept(step))
+        if self.sorted:
+            return self._move(states, old.at[:, : new.size], new)
+        self.sorted = self.plan.score == "probe"
+        rank = self._rank(self._probed(state) if self.sorted else self._received(p))
+        return self._move(states, old.first.unsqueeze(1) + rank[:, : new.size], new)
+
+    # The parts of these.
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        return projected.view(-1, self.heads, self.size)  # (N, H, d)
+
+    def _lift(self, projected: Tensor) -> Tensor:
+        return self._heads(projected)[self.layout.at].transpose(1, 2)  # (B, H, K, d)
+
+    def _query(self, i: int, x: Tensor) -> Tensor:
+        return self._lift(self.queries[i](x))
+
+    def _key(self, i: int, x: Tensor) -> Tensor:
+        return self._lift(self.keys[i](x)).transpose(-1, -2)  # (B, H, d, K)
+
+    def _value(self, i: int, x: Tensor) -> Tensor:
+        return self._lift(self.values[i](x))
+
+    def _softmax(self, q: Tensor, k: Tensor, of_keys: Layout) -> Tensor:
+        return (q @ k + of_keys.bias).softmax(-1)  # (B, H, Q, K)
+
+    def _probabilities(self, i: int, x: Tensor) -> Tensor:
+        return self._softmax(self._query(i, x), self._key(i, x), self.layout)
+
+    def _after(self, module: Layer, context: Tensor, layout: Layout, x: Tensor) -> Tensor:
+        """Context (B, H, K, d) of the rows of `layout`, back to packed, projected, added to x."""
+        rows = context.transpose(1, 2).reshape(-1, self.width)[layout.live]
+        return self.family.after_attention(module, rows, x)
+
+    def _received(self, p: Tensor) -> Tensor:
+        """(B, K): attention received from live queries; its mean and its sum rank alike."""
+        live = self.layout.alive.to(p.dtype).unsqueeze(1).unsqueeze(1)  # (B, 1, 1, Q)
+        return (live @ p).sum((1, 2))
+
+    def _probed(self, state: Tensor) -> Tensor:
+        assert self.probe is not None
+        return (state @ self.probe)[self.layout.at]
+
+    def _rank(self, scores: Tensor) -> Tensor:
+        """Row numbers (B, K) from best to worst, as `tokens.order` does it; equals keep their
+        order, which ONNX promises of TopK."""
+        key, layout = scores, self.layout
+        if self.protected is not None:
+            top = torch.finfo(key.dtype).max
+            key = torch.where(self.protected[layout.at], top, key)
+        key = torch.where(layout.alive, key, -torch.inf)
+        key = torch.where(torch.arange(layout.size) == 0, torch.inf, key)
+        return key.topk(key.shape[1], dim=1).indices
+
+    def _kept(self, step: Step) -> Tensor:
+        """(B,): ceil(keep * n) in integers, within the plan's limits."""
+        ratio = step.keep
+        k = self.n * ratio.numerator + (ratio.denominator - 1)
+        k = torch.div(k, ratio.denominator, rounding_mode="trunc")
+        k = k.clamp_min(self.plan.min_tokens)
+        if self.protected is not None:
+            layout = self.layout
+            held = self.protected[layout.at] & layout.alive
+            others = held.sum(1) + (~held[:, 0]).long()  # the first token stays, protected or not
+            k = torch.maximum(k, others)
+        return torch.minimum(k, self.n)
+
+    def _move(self, x: Tensor, rows: Tensor, new: Layout) -> Tensor:
+        """Go on with the packed rows (B, K') where `new` has places for them."""
+        packed = rows.reshape(-1)[new.live]
+        if self.protected is not None:
+            self.protected = self.protected[packed]
+        if self.whole:
+            self.index = self.index[packed]
+        self.layout = new
+        return x[packed]
+
+
+def _scaled(stock: Any, scale: float) -> nn.Linear:
+    """A copy of the queries' projection that brings their 1/sqrt(d) with it."""
+    own = copy.deepcopy(stock).requires_grad_(False)
+    for p in own.parameters():
+        p.mul_(scale)
+    return own

@@ -1,0 +1,44 @@
+"""What logits are worth: metrics with intervals, paired tests. numpy alone, for the runtime."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+DRAWS = 1000  # bootstrap resamples
+
+
+def with_intervals(
+    task: ModuleType, logits: np.ndarray, labels: np.ndarray, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """Every metric of the task with a 95 % bootstrap interval over examples."""
+    value = task.metrics(logits, labels)
+    draws = [task.metrics(logits[i], labels[i]) for i in _resamples(len(labels), seed)]
+    return {name: _summary(value[name], [d[name] for d in draws]) for name in task.METRICS}
+
+
+def paired(
+    task: ModuleType, dense: np.ndarray, pruned: np.ndarray, labels: np.ndarray, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """Pruned minus dense on the same examples: difference, interval, two-sided bootstrap p."""
+    a, b = task.metrics(dense, labels), task.metrics(pruned, labels)
+    draws = [
+        (task.metrics(dense[i], labels[i]), task.metrics(pruned[i], labels[i]))
+        for i in _resamples(len(labels), seed)
+    ]
+    out: dict[str, dict[str, float]] = {}
+    for name in task.METRICS:
+        spread = np.array([y[name] - x[name] for x, y in draws])
+        tail = min((spread <= 0).mean(), (spread >= 0).mean())
+        out[name] = _summary(b[name] - a[name], spread) | {"p": float(min(1.0, 2 * tail))}
+    return out
+
+
+def _resamples(n: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, n, n) for _ in range(DRAWS)]
+
+
+def _summary(value: float, draws: Any) -> dict[str, float]:
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return {"value": float(value), "low": float(low), "high": float(high)}

@@ -1,0 +1,112 @@
+"""Runtimes that execute the graph, behind one call: `engine.run(feeds) -> logits`.
+
+Each has `inputs` (their names), `outputs` (logits per text, None where the graph does not say) and
+`plan` (the text in the file's metadata). Any number of threads may call `run` at a time. The files
+are verified before (`Sheet.verify`), which also is what keeps a graph from naming files outside.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime as ort
+
+from toprune.errors import UserError
+
+LOGITS = "logits"
+PLAN = "toprune.plan"
+
+
+class Engine(Protocol):
+    inputs: tuple[str, ...]
+    outputs: int | None
+    plan: str | None
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray: ...
+
+
+class OnnxRuntime:
+    """A session of ONNX Runtime, as fast as it gets for lengths that change from call to call."""
+
+    def __init__(
+        self, path: Path, *, threads: int | None = None, providers: Sequence[str] | None = None
+    ):
+        providers = list(providers or ["CPUExecutionProvider"])
+        unknown = sorted(set(providers) - set(ort.get_available_providers()))
+        if unknown:
+            here = ", ".join(ort.get_available_providers())
+            raise UserError(f"no provider {', '.join(unknown)} in this onnxruntime; here: {here}")
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads or 0  # 0: one for each core
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.enable_mem_pattern = False  # it keeps a plan for every shape it has ever seen
+        options.log_severity_level = 4  # what goes wrong is raised; once is enough
+        try:
+            session = ort.InferenceSession(str(path), options, providers=providers)
+        except Exception as error:  # its exceptions have no common parent but this
+            raise _unreadable(path, "ONNX Runtime", error) from error
+        self._session = session
+        self.inputs = tuple(item.name for item in session.get_inputs())
+        shapes = {item.name: item.shape for item in session.get_outputs()}
+        self.outputs = _outputs(path, shapes)
+        self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """(B, C) logits of inputs (B, S)."""
+        return np.asarray(self._session.run([LOGITS], feeds)[0])
+
+
+class OpenVino:
+    """The same file in OpenVINO. A request belongs to one thread, so every thread has its own."""
+
+    def __init__(self, path: Path, *, threads: int | None = None):
+        try:
+            import openvino  # pyright: ignore[reportMissingImports]
+        except ModuleNotFoundError as error:
+            raise UserError(
+                "the runtime openvino is not installed; pip install 'toprune[openvino]'"
+            ) from error
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}  # not bf16 where there is
+        if threads is not None:
+            settings["INFERENCE_NUM_THREADS"] = threads
+        core = openvino.Core()
+        try:
+            model = core.read_model(str(path))
+            self._compiled = core.compile_model(model, "CPU", settings)
+        except Exception as error:  # RuntimeError today, from several layers of C++
+            raise _unreadable(path, "OpenVINO", error) from error
+        self._own = threading.local()
+        self.inputs = tuple(item.any_name for item in model.inputs)
+        shapes = {item.any_name: _dimensions(item.partial_shape) for item in model.outputs}
+        self.outputs = _outputs(path, shapes)
+        where = ["framework", PLAN]
+        self.plan = str(model.get_rt_info(where).value) if model.has_rt_info(where) else None
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """(B, C) logits of inputs (B, S)."""
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        return np.array(
+            self._own.request.infer(feeds)[LOGITS]
+        )  # a copy: the next call writes there
+
+
+def _outputs(path: Path, shapes: Mapping[str, Sequence[Any]]) -> int | None:
+    if LOGITS not in shapes:
+        raise UserError(f"{path} has no output {LOGITS!r} but {', '.join(shapes)}; export anew")
+    last = shapes[LOGITS][-1] if len(shapes[LOGITS]) == 2 else None
+    return last if isinstance(last, int) else None
+
+
+def _dimensions(shape: Any) -> list[int | None]:
+    return [item.get_length() if item.is_static else None for item in shape]
+
+
+def _unreadable(path: Path, runtime: str, error: Exception) -> UserError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    why = lines[-1] if lines else type(error).__name__
+    return UserError(f"{runtime} cannot read {path} ({why}); copy it again or export anew")
