@@ -1,11 +1,12 @@
 """How fast the files are: BERT-base by its config, dense and pruned, fp32 and int8, taking turns.
 
-    python benchmarks/latency.py                          # all three parts, about 12 minutes
+    python benchmarks/latency.py                          # all four parts, about 12 minutes
     python benchmarks/latency.py --parts table --lengths 512 --threads 1
 
 table   lengths 128 to 512, 1 and 2 threads, two schedules, two scores, batch 1
 paper   the protocol of the ToP paper: inputs padded to the maximum, its FLOPs factors
 ragged  eight texts of 128 to 40 tokens: one ragged batch against one text at a time
+curve   dense at ever fewer tokens: what a layer costs here, and so the most a schedule can give
 
 Random weights say nothing of accuracy, and time does not ask for it. All contenders of one length
 run in the same rounds of one process. Ratios are against the fastest dense fp32 graph there is: our
@@ -41,12 +42,18 @@ from toprune.plan import DENOMINATOR, Plan, Score, Step
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
 
-Part = Literal["table", "paper", "ragged"]
+Part = Literal["table", "paper", "ragged", "curve"]
 Row = dict[str, Any]
 Pair = tuple[str, str, float | None]  # who, over whom, FLOPs factor if that says something
 
 RESULTS = Path(__file__).parent / "results"
-FILES = {"table": "latency.json", "paper": "latency_paper.json", "ragged": "latency_ragged.json"}
+FILES = {
+    "table": "latency.json",
+    "paper": "latency_paper.json",
+    "ragged": "latency_ragged.json",
+    "curve": "latency_curve.json",
+}
+CURVE = (2, 4, 8, 16, 32, 64, 128, 256, 384, 512)  # tokens
 SEED = 0
 # the share of tokens that enters each of the 12 layers
 SCHEDULES = {
@@ -243,7 +250,7 @@ def tell(row: Row, title: str) -> None:
         )
 
 
-# -- the three parts -------------------------------------------------------------------------------
+# -- the four parts --------------------------------------------------------------------------------
 
 
 def table(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
@@ -369,6 +376,31 @@ def ragged(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
     return [row]
 
 
+def curve(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
+    """A layer of few tokens still reads all its weights, so FLOPs promise more than a machine can
+    keep. What dense costs at few tokens says how much: a third of a layer's products are for the
+    tokens that enter it, two thirds for those that its step leaves."""
+    rows: list[Row] = []
+    for precision in ("fp32", "int8"):
+        with pinned(1):
+            engine = OnnxRuntime(graphs.path(f"dense {precision}"), threads=1)
+            runs = {str(n): partial(run_all, engine, graphs.texts([n])) for n in CURVE}
+            times = interleave(runs, rounds=args.rounds or 9, warmup=1, seed=SEED)
+        ms = milliseconds(times, 1)
+        costs = [ms[str(n)] for n in CURVE]
+        most: dict[str, dict[str, float]] = {}
+        for schedule, length in product(SCHEDULES, args.lengths):
+            entering = scheduled(schedule, "received", graphs.sizes).lengths(length)
+            at = partial(np.interp, xp=CURVE, fp=costs)
+            cost = sum(at(n) + 2 * at(k) for n, k in pairwise([*entering, 1]))
+            dense = sum(at(n) + 2 * at(k) for n, k in pairwise([length] * len(entering) + [1]))
+            most.setdefault(schedule, {})[str(length)] = float(dense / cost)
+        rows.append({"precision": precision, "threads": 1, "ms": ms, "most": most})
+        say(f"{precision}: " + ", ".join(f"{n} tokens {ms[str(n)]:.1f} ms" for n in CURVE))
+        say(f"the most that schedules can give here: {most}")
+    return rows
+
+
 def rounds_of(args: argparse.Namespace, length: int) -> int:
     """Fewer for long texts, which are slow and steady."""
     return args.rounds or next((many for n, many in ROUNDS.items() if length <= n), OTHERS)
@@ -378,6 +410,7 @@ PARTS: dict[Part, Callable[[Graphs, argparse.Namespace], list[Row]]] = {
     "table": table,
     "paper": paper,
     "ragged": ragged,
+    "curve": curve,
 }
 
 
