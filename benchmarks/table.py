@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import latency_tables
 from sets import METRIC
 
 HERE = Path(__file__).parent
@@ -136,7 +137,7 @@ def main() -> None:
         "core": f"{core_table(runs)}\n\n{machine(runs)}",
         "ablations": ablation_table(runs),
         "cost": cost_table(),
-    }
+    } | latency_tables.parts()
     for path in (ROOT / "README.md", ROOT / "docs" / "results.md"):
         new = fill(path, parts)
         if not args.check:

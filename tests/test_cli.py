@@ -105,6 +105,8 @@ def test_from_bundle_to_the_fast_file(place: Path, tmp_path: Path):
     assert torch_says["metrics"] == onnx_says["metrics"] == done["measured"]["fp32"]["metrics"]
     out = tmp_path / "out.jsonl"
     succeed("eval", small, "--data", data, "--runtime", "onnx", "--precision", "int8", "--out", out)
+    again = ("--runtime", "onnx", "--out", out)
+    refused(call("eval", small, "--data", data, *again), "--overwrite")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == len(data.read_text().splitlines())
     assert {"text", "label", "predicted_label", "predicted_score"} <= rows[0].keys()

@@ -246,6 +246,15 @@ def test_failed_check_leaves_the_older_export(
     assert not (folder / ".onnx.partial").exists()
 
 
+def test_tokenizer_that_cuts_on_the_left(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer("bert")
+    tokenizer.init_kwargs["truncation_side"] = "left"
+    plan = make_plan("bert", "probe")
+    Bundle(make_model("bert"), tokenizer, plan, {"max_length": 32}).save(tmp_path / "bundle")
+    with pytest.raises(UserError, match="on the left"):
+        export(tmp_path / "bundle")
+
+
 def test_too_long_for_the_model(tmp_path: Path) -> None:
     folder = make_bundle(tmp_path / "bundle", plan=make_plan("bert", "probe"))
     with pytest.raises(UserError, match="positions"):

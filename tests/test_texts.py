@@ -112,6 +112,7 @@ def test_settings_in_the_file_do_not_matter_but_the_side(tmp_path: Path, side: s
     own = make_tokenizer()
     own.truncation_side = side
     own(["w1 w2 w3 w4"], truncation=True, max_length=3, padding="max_length")
+    own.backend_tokenizer.enable_padding(length=30)
     own.save_pretrained(tmp_path)
     saved = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert saved.truncation_side == side

@@ -278,6 +278,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Bulk work: answers to every row go to this .jsonl; no labels needed."),
     ] = None,
+    overwrite: o.Overwrite = False,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -288,6 +289,8 @@ def evaluate(
     Bulk work: **toprune eval small --data in.jsonl --out out.jsonl --runtime onnx**
     """
     columns = _columns(text, pair, label)
+    if out is not None and out.exists() and not overwrite:
+        raise UserError(f"{out} is there already; choose another --out or say --overwrite")
     if runtime != "torch":
         from toprune.run.runner import Runner
 

@@ -41,6 +41,8 @@ def export(
     own = Bundle.load(folder)
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json; save it with a fast tokenizer first")
+    if own.tokenizer.truncation_side != "right":  # tokenizer.json does not say so
+        raise UserError(f"the tokenizer of {folder} cuts texts on the left; the runtime does not")
     plan = own.plan or dense_plan(own.model)
     limit = _limit(own, max_length)
     with _stage(folder) as stage:

@@ -35,7 +35,7 @@ class Layout:
 
     @classmethod
     def of(cls, k: Tensor) -> "Layout":
-        place = torch.arange(k.max(), device=k.device)  # (K,)
+        place = _range(k.max())  # (K,)
         column = k.unsqueeze(1)
         alive = place < column
         first = k.cumsum(0) - k
@@ -211,7 +211,7 @@ class PackedRun:
             top = torch.finfo(key.dtype).max
             key = torch.where(self.protected[layout.at], top, key)
         key = torch.where(layout.alive, key, -torch.inf)
-        key = torch.where(torch.arange(layout.size) == 0, torch.inf, key)
+        key = torch.where(_range(layout.size) == 0, torch.inf, key)
         return key.topk(key.shape[1], dim=1).indices
 
     def _kept(self, step: Step) -> Tensor:
@@ -236,6 +236,11 @@ class PackedRun:
             self.index = self.index[packed]
         self.layout = new
         return x[packed]
+
+
+def _range(size: Any) -> Tensor:
+    """0 to size - 1; `size` is a tensor, so that the graph computes it."""
+    return torch.arange(size)
 
 
 def _scaled(stock: Any, scale: float) -> nn.Linear:

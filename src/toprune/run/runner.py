@@ -10,7 +10,7 @@ import numpy as np
 from toprune.errors import UserError
 from toprune.plan import Plan
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
-from toprune.run.sheet import GRAPHS, Sheet
+from toprune.run.sheet import GRAPHS, Precision, Sheet
 from toprune.run.texts import Row, Text, Texts
 from toprune.tasks import TASKS, regress
 
@@ -30,7 +30,7 @@ class Runner:
         self,
         bundle: str | Path,
         *,
-        precision: Literal["fp32", "int8"] = "fp32",
+        precision: Precision = "fp32",
         threads: int | None = None,
         runtime: Literal["onnx", "openvino"] = "onnx",
         providers: Sequence[str] | None = None,
@@ -115,7 +115,7 @@ class Runner:
     def _check_engine(self, path: Path) -> int:
         """The graph must be of this plan and of this sheet; gives the number of its outputs."""
         engine, labels = self._engine, self.sheet.labels
-        if engine.plan is None or False:
+        if engine.plan is None or Plan.from_json(engine.plan) != self.plan:
             raise UserError(
                 f"{path} was exported with another plan than plan.json; "
                 "copy the bundle again or export anew"

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Literal
 
 from toprune.errors import UserError
 from toprune.run.external_data import external_files
@@ -20,7 +20,8 @@ from toprune.tasks import TASKS
 
 SCHEMA = 1
 PLACE = "onnx/export.json"
-GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+Precision = Literal["fp32", "int8"]
+GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NEEDED = ("plan.json", "tokenizer.json")  # to run; weights may be left out of a serving image
 MAX_BYTES = 16 << 20  # of the sheet itself

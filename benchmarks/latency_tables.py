@@ -1,0 +1,144 @@
+"""The tables of latency.py's result files; table.py puts them into README.md and docs/."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+NONE = "Not measured yet."
+
+
+def read(name: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _ratio(row: dict[str, Any], who: str, over: str | None = None) -> dict[str, Any]:
+    over = over or row["base"]
+    return next(r for r in row["ratios"] if (r["who"], r["over"]) == (who, over))
+
+
+def _told(found: dict[str, Any]) -> str:
+    return f"{found['value']:.1f}x ({found['low']:.1f} to {found['high']:.1f})"
+
+
+def speed(threads: int, score: str) -> str:
+    """Pruned over the fastest dense fp32 graph, one text at a time."""
+    found = read("latency")
+    if found is None:
+        return NONE
+    lines = [
+        "| tokens | schedule | fewer FLOPs | fp32 over dense fp32 (95 %) | int8 over dense fp32 "
+        "| int8 over dense int8 | dense int8 over dense fp32 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        if row["threads"] != threads:
+            continue
+        for schedule in ("mild", "strong"):
+            fp32 = _ratio(row, f"{schedule} {score} fp32")
+            both = _ratio(row, f"{schedule} {score} int8")
+            int8 = _ratio(row, f"{schedule} {score} int8", "dense int8")
+            dense = _ratio(row, "dense int8")
+            lines.append(
+                f"| {row['length']} | {schedule} | {fp32['flops']:.2f}x | {_told(fp32)} "
+                f"| {_told(both)} | {_told(int8)} | {dense['value']:.1f}x |"
+            )
+    return "\n".join(lines)
+
+
+def scores() -> str:
+    """The same schedule by either score, 1 thread."""
+    found = read("latency")
+    if found is None:
+        return NONE
+    lines = ["| tokens | schedule | received | probe | probe int8 |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        if row["threads"] == 1:
+            for schedule in ("mild", "strong"):
+                cells = [
+                    _told(_ratio(row, f"{schedule} {kind}"))
+                    for kind in ("received fp32", "probe fp32", "probe int8")
+                ]
+                lines.append(f"| {row['length']} | {schedule} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def paper() -> str:
+    found = read("latency_paper")
+    if found is None:
+        return NONE
+    lines = [
+        "| task, padded to | the paper's FLOPs factor | the paper's latency | ours, text of the "
+        "maximum length (95 %) | ours, text of the mean length (95 %) |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        full, mean = (_told(_ratio(row, f"pruned, {kind}")) for kind in ("padded", "mean length"))
+        told = row["paper"]
+        lines.append(
+            f"| {row['task']}, {row['length']} | {told['flops']}x | {told['latency']}x "
+            f"| {full} | {mean} |"
+        )
+    return "\n".join(lines)
+
+
+def ragged() -> str:
+    found = read("latency_ragged")
+    if found is None:
+        return NONE
+    row = found["rows"][0]
+    lines = ["| what | times faster (95 %) |", "|---|---|"]
+    for who in ("strong probe fp32", "strong probe int8", "strong received fp32"):
+        for way in ("ragged", "row by row"):
+            lines.append(f"| {who}, {way} | {_told(_ratio(row, f'{who}, {way}'))} |")
+    lines.append(f"| dense fp32, ragged | {_told(_ratio(row, 'dense fp32, ragged'))} |")
+    lines.append(f"| dense fp32, padded | {_told(_ratio(row, 'dense fp32, padded'))} |")
+    return "\n".join(lines)
+
+
+def curve() -> str:
+    """What the machine's own cost of few tokens leaves of the FLOPs factor."""
+    found, measured = read("latency_curve"), read("latency")
+    if found is None or measured is None:
+        return NONE
+    lines = [
+        "| tokens | schedule | precision | fewer FLOPs | at most here, by the cost curve "
+        "| measured, probe |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in measured["rows"]:
+        if row["threads"] != 1:
+            continue
+        for schedule in ("mild", "strong"):
+            for own in found["rows"]:
+                kind = own["precision"]
+                over = row["base"] if kind == "fp32" else "dense int8"
+                done = _ratio(row, f"{schedule} probe {kind}", over)
+                most = own["most"][schedule][str(row["length"])]
+                lines.append(
+                    f"| {row['length']} | {schedule} | {kind} | {done['flops']:.2f}x "
+                    f"| {most:.1f}x | {done['value']:.1f}x |"
+                )
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    found = read("latency")
+    if found is None:
+        return NONE
+    env = found["environment"]
+    names = ("onnxruntime", "torch", "transformers")
+    versions = ", ".join(f"{name} {env['versions'][name]}" for name in names)
+    return f"{found['model']}, on {env['machine']} ({versions}), commit {env['commit']}."
+
+
+def parts() -> dict[str, str]:
+    return {
+        "speed": f"{speed(1, 'probe')}\n\n{machine()}",
+        "speed2": speed(2, "probe"),
+        "speed-scores": scores(),
+        "speed-paper": paper(),
+        "speed-ragged": ragged(),
+        "speed-curve": curve(),
+    }
