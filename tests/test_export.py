@@ -1,5 +1,6 @@
 """The ONNX file is the model: every family, score and head, any batch, any length."""
 
+import json
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
@@ -20,7 +21,7 @@ from toprune.attachment import attach, detach
 from toprune.bundle import Bundle
 from toprune.errors import UserError
 from toprune.export import export
-from toprune.export.check import check, draw, shapes
+from toprune.export.parity import check, draw, shapes
 from toprune.export.graph import PLAN, dense_plan, input_names, write_onnx
 from toprune.export.quantize import quantize
 from toprune.plan import Plan, Score, Step
@@ -29,6 +30,13 @@ from toprune.run.sheet import Sheet
 
 STEPS = (Step(0, Fraction(3, 5)), Step(1, Fraction(2, 5)), Step(2, Fraction(1, 5)))
 LIMIT = 64
+
+
+@pytest.fixture(autouse=True)
+def rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights of this size are chaotic: torch itself is up to 5e-5 from float64 here, where
+    it is 1e-6 in a real model."""
+    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
 
 
 def make_plan(family: str, score: Score, **own: Any) -> Plan:
@@ -246,13 +254,12 @@ def test_failed_check_leaves_the_older_export(
     assert not (folder / ".onnx.partial").exists()
 
 
-def test_tokenizer_that_cuts_on_the_left(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer("bert")
-    tokenizer.init_kwargs["truncation_side"] = "left"
-    plan = make_plan("bert", "probe")
-    Bundle(make_model("bert"), tokenizer, plan, {"max_length": 32}).save(tmp_path / "bundle")
-    with pytest.raises(UserError, match="on the left"):
-        export(tmp_path / "bundle")
+def test_tokenizer_files_that_disagree(tmp_path: Path) -> None:
+    folder = make_bundle(tmp_path / "bundle", plan=make_plan("bert", "probe"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation_side": "left"}))
+    with pytest.raises(UserError, match="on the right"):
+        export(folder)
 
 
 def test_too_long_for_the_model(tmp_path: Path) -> None:

@@ -23,10 +23,22 @@ class Bundle:
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        self._settle_tokenizer(folder / "tokenizer_config.json")
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
         text = json.dumps(self.report, indent=1)
         (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+
+    def _settle_tokenizer(self, path: Path) -> None:
+        """Say what others would guess differently: optimum and sentence-transformers read bundles
+        with transformers 4, which has other defaults, and all cut texts where this file says."""
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config.get("tokenizer_class") == "TokenizersBackend":  # of transformers 5 alone
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class, and in both
+        config["model_input_names"] = self.tokenizer.model_input_names
+        if "max_length" in self.report:
+            config["model_max_length"] = self.report["max_length"]
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "Bundle":

@@ -12,7 +12,7 @@ import numpy as np
 from toprune.bundle import Bundle
 from toprune.data import Columns
 from toprune.errors import UserError
-from toprune.export.check import check, draw, shapes
+from toprune.export.parity import check, draw, shapes
 from toprune.export.graph import dense_plan, input_names, write_onnx
 from toprune.export.quantize import quantize
 from toprune.families import max_positions
@@ -39,10 +39,7 @@ def export(
     """
     folder = Path(bundle)
     own = Bundle.load(folder)
-    if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} has no tokenizer.json; save it with a fast tokenizer first")
-    if own.tokenizer.truncation_side != "right":  # tokenizer.json does not say so
-        raise UserError(f"the tokenizer of {folder} cuts texts on the left; the runtime does not")
+    _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
     plan = own.plan or dense_plan(own.model)
     limit = _limit(own, max_length)
     with _stage(folder) as stage:
@@ -95,6 +92,19 @@ def measured(
     draft.write_text(json.dumps(report | {"onnx": found}, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
     return found
+
+
+def _check_tokenizer(tokenizer: Any, path: Path) -> None:
+    """The runtime reads tokenizer.json alone; transformers may know better from another file."""
+    if not path.is_file():
+        raise UserError(f"there is no {path}; save the model with a fast tokenizer first")
+    cut = json.loads(path.read_text(encoding="utf-8")).get("truncation") or {}
+    side = cut.get("direction", "Right").lower()
+    if side != tokenizer.truncation_side:
+        raise UserError(
+            f"{path} cuts texts on the {side}, tokenizer_config.json on the "
+            f"{tokenizer.truncation_side}; make them say the same"
+        )
 
 
 def _task(own: Bundle) -> str:
