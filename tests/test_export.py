@@ -21,8 +21,8 @@ from toprune.attachment import attach, detach
 from toprune.bundle import Bundle
 from toprune.errors import UserError
 from toprune.export import export
-from toprune.export.parity import check, draw, shapes
 from toprune.export.graph import PLAN, dense_plan, input_names, write_onnx
+from toprune.export.parity import check, draw, shapes
 from toprune.export.quantize import quantize
 from toprune.plan import Plan, Score, Step
 from toprune.run.engines import OnnxRuntime

@@ -12,8 +12,8 @@ import numpy as np
 from toprune.bundle import Bundle
 from toprune.data import Columns
 from toprune.errors import UserError
-from toprune.export.parity import check, draw, shapes
 from toprune.export.graph import dense_plan, input_names, write_onnx
+from toprune.export.parity import check, draw, shapes
 from toprune.export.quantize import quantize
 from toprune.families import max_positions
 from toprune.report import environment
