@@ -4,20 +4,21 @@ Model selection uses a split of train (`--select` in results.py); what is report
 where it is labelled.
 """
 
-import csv
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from toprune.data import Examples
+from toprune.glue import GLUE as TASKS
+from toprune.glue import load_glue
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-MAX_LENGTH = {"mrpc": 128, "rte": 256, "cola": 64, "stsb": 64, "imdb": 256, "20news": 512}
-TASK = {name: "regress" if name == "stsb" else "classify" for name in MAX_LENGTH}
+GLUE = {name: TASKS[name] for name in ("mrpc", "rte", "cola", "stsb")}
+MAX_LENGTH = {name: task.max_length for name, task in GLUE.items()} | {"imdb": 256, "20news": 512}
+TASK = {name: GLUE[name].kind if name in GLUE else "classify" for name in MAX_LENGTH}
 METRIC = {
     "mrpc": "accuracy",
     "rte": "accuracy",
@@ -28,7 +29,6 @@ METRIC = {
 }
 
 HELD_OUT = 0.2  # share of train on which recipes are tried
-GLUE = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "stsb": "STS-B"}
 
 
 def say(text: str) -> None:
@@ -66,27 +66,9 @@ def report_sets(name: str, rows: int | None = None) -> dict[str, Examples]:
 
 
 def _read(name: str, part: str) -> Examples:
-    if name in ("imdb", "20news"):
+    if name not in GLUE:
         return _jsonl(DATA / name / f"{part}.jsonl.gz")
-    folder = DATA / "glue" / GLUE[name]
-    rows = list(_tsv(folder / f"{part}.tsv"))
-    if name == "cola":
-        return Examples([r[3] for r in rows], None, [int(r[1]) for r in rows])
-    head, rows = rows[0], rows[1:]
-    at = {column: i for i, column in enumerate(head)}
-    if name == "mrpc":
-        label = at.get("Quality", at.get("\ufeffQuality", 0))
-        return Examples([r[3] for r in rows], [r[4] for r in rows], [int(r[label]) for r in rows])
-    a, b = at["sentence1"], at["sentence2"]
-    texts, pairs = [r[a] for r in rows], [r[b] for r in rows]
-    if name == "stsb":
-        return Examples(texts, pairs, [float(r[at["score"]]) for r in rows])
-    return Examples(texts, pairs, [int(r[at["label"]] == "not_entailment") for r in rows])
-
-
-def _tsv(path: Path) -> Iterator[list[str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return next(iter(load_glue(name, DATA / "glue", split=part).values()))
 
 
 def _jsonl(path: Path) -> Examples:
