@@ -200,8 +200,9 @@ class PackedRun:
         return (live @ p).sum((1, 2))
 
     def _probed(self, state: Tensor) -> Tensor:
+        """(B, K). Not a matrix product: those with a vector are slow, and int8 would round it."""
         assert self.probe is not None
-        return (state @ self.probe)[self.layout.at]
+        return (state * self.probe).sum(1)[self.layout.at]
 
     def _rank(self, scores: Tensor) -> Tensor:
         """Row numbers (B, K) from best to worst, as `tokens.order` does it; equals keep their
