@@ -1,10 +1,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+OTHERS := .venv-consumers
 # Options for the target at hand: make demo ARGS=--quick, make test ARGS="-k plan".
 ARGS ?=
 
-.PHONY: venv demo test lint clean
+.PHONY: venv demo test lint consumers clean
 
 venv: $(READY)
 
@@ -27,6 +28,21 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# A bundle in other people's programs, which live on transformers 4: their own environment, in which
+# nothing knows of toprune.
+$(OTHERS)/.ready: constraints.txt consumers/requirements.txt
+	test -x $(OTHERS)/bin/python || $(PYTHON) -m venv $(OTHERS)
+	$(OTHERS)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(OTHERS)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--requirement consumers/requirements.txt
+	touch $@
+
+consumers: export HF_HUB_OFFLINE = 1
+consumers: $(READY) $(OTHERS)/.ready
+	rm -rf build/consumers
+	$(BIN)/python consumers/make_bundle.py build/consumers
+	$(OTHERS)/bin/python consumers/check.py build/consumers
+
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OTHERS) build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

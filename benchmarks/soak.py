@@ -3,9 +3,9 @@
     python benchmarks/soak.py                             # some minutes on two cores
     python benchmarks/soak.py --requests 1000             # to try it: writes no result
 
-Calls of one to eight texts and pairs of 3 to 256 tokens, drawn from a pool whose answers were
-computed before, one text at a time. Writes results/soak.json; exits with 1 if an answer is wrong
-or missing.
+Calls of one to eight texts and pairs of 3 to 256 tokens, more short ones than long ones, drawn from
+a pool whose answers were computed before, one text at a time. Writes results/soak.json; exits with
+1 if an answer is wrong or missing.
 """
 
 import argparse
@@ -46,12 +46,12 @@ def pool() -> list[Text]:
 
     texts: list[Text] = []
     for _ in range(POOL):
-        if rng.random() < PAIRS:  # three of the tokens are special, and both parts have a word
-            words = int(rng.integers(2, LONGEST - 2))
-            cut = int(rng.integers(1, words))
-            texts.append((draw(cut), draw(words - cut)))
+        words = 1 + int(rng.random() ** 2 * (LONGEST - 2))  # two of the tokens are special
+        if rng.random() < PAIRS and words > 2:  # three
+            cut = int(rng.integers(1, words - 1))
+            texts.append((draw(cut), draw(words - 1 - cut)))
         else:
-            texts.append(draw(int(rng.integers(1, LONGEST - 1))))
+            texts.append(draw(words))
     return texts
 
 
@@ -71,7 +71,7 @@ class Soak:
             rng.integers(0, len(texts), rng.integers(1, MOST + 1)) for _ in range(requests)
         ]
         self.off = np.full(requests, np.nan)
-        self.memory = np.full(requests // EVERY + 1, np.nan)
+        self.memory = np.full(-(-requests // EVERY), np.nan)
         self.problems: list[str] = []
         self._next = itertools.count()  # one step of it is atomic
 

@@ -210,10 +210,11 @@ def test_defaults_are_those_of_the_library():
     epochs, training, top = options["epochs"].default, Training(), Top()
     soft = cli.soft_share(epochs, None)
     assert (soft, epochs - soft) == (training.soft_epochs, training.hard_epochs)
-    for name in ("lr", "batch_size", "accumulation", "label_weight", "seed", "report_to"):
+    names = ("lr", "mask_lr", "sparsity_warmup", "batch_size", "accumulation", "label_weight")
+    for name in (*names, "seed", "report_to"):
         assert options[name].default == getattr(training, name)
     assert float(options["distill_weight"].default) == top.distill_weight
-    for name in ("constraint", "distill"):
+    for name in ("constraint", "distill", "bins", "top_k"):
         assert options[name].default == getattr(top, name)
     assert options["first_layer"].default == top.first
 

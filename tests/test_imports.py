@@ -26,6 +26,7 @@ HEAVY = {"torch", "transformers", "onnx", "scipy", "sklearn", "datasets", "panda
         "toprune.cost",
         "toprune.cli",
         "toprune.data",
+        "toprune.glue",
         "toprune.intervals",
         "toprune.measure",
         "toprune.progress",

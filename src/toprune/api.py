@@ -16,12 +16,23 @@ from toprune.attachment import attach, detach
 from toprune.budget import Budget
 from toprune.bundle import Bundle
 from toprune.cost import reduction
-from toprune.data import Columns, Examples, load, split_validation
+from toprune.data import Columns, Examples, split_validation
 from toprune.encode import Collate, encode, lengths
 from toprune.errors import UserError
 from toprune.evaluation import logits_of
 from toprune.families import has_segments, max_positions, sizes_of
 from toprune.fit import Learner, Training, train
+from toprune.glue import (
+    GLUE,
+    Glue,
+    Schedule,
+    as_reported,
+    find,
+    glue_of,
+    load_labelled,
+    load_sets,
+    recipe_of,
+)
 from toprune.methods.top import Top
 from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
 from toprune.plan import Score
@@ -33,15 +44,16 @@ from toprune.tasks.classify import class_names
 from toprune.workplace import check_out, publish, settle, workplace
 
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
+FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
 
 
 @dataclass(frozen=True)
 class Data:
     """Where the examples are and how long they may get."""
 
-    source: Any
+    source: Any  # None: the hub's copy of a GLUE task
     columns: Columns = field(default_factory=Columns)
-    max_length: int | None = None  # None: what the model can take
+    max_length: int | None = None  # None: the paper's for a GLUE task, else what the model can take
 
 
 def finetune(
@@ -51,31 +63,38 @@ def finetune(
     task: str = "classify",
     out: str | Path,
     tokenizer: Any = None,
+    schedule: Schedule | None = None,
     training: Training | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune an encoder on labels, ready for `prune`; returns the report of its evaluation."""
-    training = training or Training(soft_epochs=0, hard_epochs=3, lr=5e-5, label_weight=1.0)
-    kind = _task(task)
+    """Fine-tune an encoder on labels, ready for `prune`; returns the report of its evaluation.
+
+    task: `classify`, `regress`, or a task of GLUE by name, with which come columns, class names,
+    a maximum length, a `schedule` (`short` or `paper`; `training` wins over it) and, where `data`
+    is None, the hub's copy.
+    """
+    recipe = recipe_of(task, schedule)
+    training = training or Training(**FINETUNE | dict(recipe.finetune))
+    kind, glue = _task(task)
     data = _data(data)
     check_out(Path(out), overwrite=overwrite)
-    train_set, held_out = _sets(data, task, training.seed)
+    train_set, held_out = _sets(data, kind, glue, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
     torch.manual_seed(training.seed)  # of a new head
     dense = load_model(model, kind, train_set, new_head=True)
     tokenizer = tokenizer or load_tokenizer(model)
-    limit = _limit(dense, data)
+    limit = _limit(dense, data, glue)
     features, tests = (_encode(dense, tokenizer, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
     learner = Learner(dense, kind, label_weight=1.0)
     settings = {
-        "finetune": task,
+        "finetune": kind.NAME,
         "training": training.settings(),
         "examples": len(features),
         "weights": fingerprint(dense),
-    }
+    } | _chosen(glue, schedule)
     with workplace(Path(out), resume=resume) as work:
         settle(work, settings)
         train(
@@ -89,7 +108,9 @@ def finetune(
             resume=resume,
         )
         report = evaluation_report(kind, logits_of(dense, tests, collate), held_out)
-        publish(work, Bundle(dense, tokenizer, None, {"task": task, "max_length": limit} | report))
+        report = as_reported(report, glue)
+        told = {"max_length": limit, "provenance": {"settings": settings}}
+        publish(work, Bundle(dense, tokenizer, None, report | told))
     return report
 
 
@@ -101,7 +122,8 @@ def prune(
     task: str = "classify",
     out: str | Path | None = None,
     tokenizer: Any = None,
-    score: Score = "probe",
+    schedule: Schedule | None = None,
+    score: Score | None = None,
     top: Top | None = None,
     training: Training | None = None,
     protect: tuple[str, ...] = (),
@@ -113,17 +135,25 @@ def prune(
 
     It is also written to `out`; without one the work is done in a temporary place, not resumable.
     A model that is given as an object is changed: it holds the pruned weights afterwards.
+    task, schedule: as in `finetune`; `score`, `top` and `training` win over the schedule.
     """
-    top, training = top or Top(), training or Training()
+    recipe = recipe_of(task, schedule)
+    top = top or Top(**recipe.top)
+    training = training or Training(
+        soft_epochs=recipe.epochs * recipe.soft,
+        hard_epochs=recipe.epochs * (1 - recipe.soft),
+        **recipe.training,
+    )
     asked = Budget.parse(budget)
-    kind = _task(task)
+    kind, glue = _task(task)
     data = _data(data)
     if out is not None:
         check_out(Path(out), overwrite=overwrite)
-    train_set, held_out = _sets(data, task, training.seed, class_names(config_of(model)))
+    names = class_names(config_of(model))
+    train_set, held_out = _sets(data, kind, glue, training.seed, names)
     student = load_model(model, kind, train_set)
     tokenizer = tokenizer or load_tokenizer(model)
-    limit = _limit(student, data)
+    limit = _limit(student, data, glue)
     features, tests = (_encode(student, tokenizer, e, limit) for e in (train_set, held_out))
     ids = _protected(tokenizer, protect)
     job = Job(
@@ -133,7 +163,7 @@ def prune(
         features=features,
         lengths=lengths(features),
         budget=asked,
-        score=score,
+        score=score or recipe.score,
         top=top,
         training=training,
         work=Path(),
@@ -143,7 +173,7 @@ def prune(
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
     with _place(out) as folder, workplace(folder, resume=resume) as work:
-        settle(work, settings_of(job) | started)
+        settle(work, settings_of(job) | started | _chosen(glue, schedule))
         job.work = work / "stages"
         dense = _dense_logits(job, tests)
         if auto_weight:
@@ -152,7 +182,8 @@ def prune(
         attach(student, outcome.plan)
         pruned = logits_of(student, tests, Collate(tokenizer), "evaluating pruned")
         detach(student)
-        report = prune_report(job, outcome, held_out, dense, pruned, limit)
+        report = as_reported(prune_report(job, outcome, held_out, dense, pruned, limit), glue)
+        report["provenance"]["settings"] |= _chosen(glue, schedule)
         plan = replace(outcome.plan, provenance=report["provenance"])
         bundle = Bundle(student, tokenizer, plan, report)
         publish(work, bundle)
@@ -169,14 +200,17 @@ def evaluate(
     own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
     data = _data(data)
     task = own.report.get("task", "regress" if own.model.config.num_labels == 1 else "classify")
-    kind = _task(task)
-    names = class_names(own.model.config)
-    sets = load(data.source, task=task, columns=data.columns, split=split, label_names=names)
-    chosen = next(sets[s] for s in (split, "test", "validation", "train") if s in sets)
-    if chosen.labels is None:
-        raise UserError("evaluation needs labels; name their column with --label")
+    (kind, _), glue = _task(task), glue_of(own.report)
+    chosen = load_labelled(
+        data.source,
+        task=task,
+        glue=glue,
+        columns=data.columns,
+        split=split,
+        label_names=class_names(own.model.config),
+    )
     kind.check_head(own.model.config, chosen)
-    limit = data.max_length or own.report.get("max_length") or _limit(own.model, data)
+    limit = data.max_length or own.report.get("max_length") or _limit(own.model, data, glue)
     features = _encode(own.model, own.tokenizer, chosen, limit)
     if own.plan is not None:
         attach(own.model, own.plan)
@@ -184,7 +218,7 @@ def evaluate(
         logits = logits_of(own.model, features, Collate(own.tokenizer))
     finally:
         detach(own.model)
-    report = evaluation_report(kind, logits, chosen) | {"max_length": limit}
+    report = as_reported(evaluation_report(kind, logits, chosen), glue) | {"max_length": limit}
     if own.plan is not None:
         found = lengths(features)
         done = reduction(sizes_of(own.model), own.plan, found, max_length=limit)
@@ -202,10 +236,22 @@ def _place(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder) / "bundle"
 
 
-def _task(name: str) -> ModuleType:
+def _task(name: str) -> tuple[ModuleType, Glue | None]:
+    """What is to be told about a text, and the GLUE task if it is one."""
+    glue = find(name)
+    if glue is not None:
+        return TASKS[glue.kind], glue
     if name not in TASKS:
-        raise UserError(f"task '{name}' is not known; there are: {', '.join(TASKS)}")
-    return TASKS[name]
+        raise UserError(
+            f"task '{name}' is not known; there are: {', '.join(TASKS)}, "
+            f"and of GLUE: {', '.join(GLUE)}"
+        )
+    return TASKS[name], None
+
+
+def _chosen(glue: Glue | None, schedule: str | None) -> dict[str, Any]:
+    """For the settings of a run."""
+    return {} if glue is None else {"glue": glue.name, "schedule": schedule or "short"}
 
 
 def _data(data: Any) -> Data:
@@ -213,16 +259,19 @@ def _data(data: Any) -> Data:
 
 
 def _sets(
-    data: Data, task: str, seed: int, names: list[str] | None = None
+    data: Data, kind: ModuleType, glue: Glue | None, seed: int, names: list[str] | None = None
 ) -> tuple[Examples, Examples]:
-    """(train, held out): the sets that the source has, or a seeded split of its only one."""
-    sets = load(data.source, task=task, columns=data.columns, label_names=names)
+    """(train, held out): the sets that the source has, or a seeded split of its only one. Held out
+    is test before validation, but for GLUE validation, which is what everyone reports."""
+    sets = load_sets(
+        data.source, task=kind.NAME, glue=glue, columns=data.columns, label_names=names
+    )
     train_set = sets.get("train") or next(iter(sets.values()))
-    test, validation = sets.get("test"), sets.get("validation")
-    held_out = test if test is not None and test.labels is not None else validation or test
-    if held_out is None or held_out is train_set:
+    order = ("test", "validation") if glue is None else ("validation", "test")
+    others = [sets[name] for name in order if name in sets and sets[name] is not train_set]
+    if not others:
         return split_validation(train_set, HELD_OUT, seed)
-    return train_set, held_out
+    return train_set, next((e for e in others if e.labels is not None), others[-1])
 
 
 def _encode(model: Any, tokenizer: Any, examples: Examples, limit: int) -> list[dict[str, Any]]:
@@ -236,8 +285,9 @@ def _encode(model: Any, tokenizer: Any, examples: Examples, limit: int) -> list[
     )
 
 
-def _limit(model: Any, data: Data) -> int:
-    return data.max_length or max_positions(model.config)
+def _limit(model: Any, data: Data, glue: Glue | None) -> int:
+    most = max_positions(model.config)
+    return data.max_length or (most if glue is None else min(most, glue.max_length))
 
 
 def _protected(tokenizer: Any, words: tuple[str, ...]) -> tuple[int, ...]:

@@ -38,7 +38,8 @@ class Bundle:
         config["model_input_names"] = self.tokenizer.model_input_names
         if "max_length" in self.report:
             config["model_max_length"] = self.report["max_length"]
-        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "Bundle":

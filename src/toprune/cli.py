@@ -4,6 +4,7 @@ Nothing here imports torch before a command needs it: `--help` and `plan` answer
 """
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -67,10 +68,12 @@ def demo(
 
 @app.command()
 def finetune(
+    ctx: typer.Context,
     model: o.Model,
-    data: o.Source,
     out: o.Out,
+    data: o.TaskSource = None,
     task: o.Task = "classify",
+    schedule: o.Schedule = None,
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
@@ -94,9 +97,11 @@ def finetune(
     """
     hush(debug)
     from toprune.fit import Training
+    from toprune.glue import recipe_of
 
     if epochs <= 0:
         raise UserError(f"--epochs {epochs:g} trains nothing; ask for 1 or more")
+    recipe = recipe_of(task, schedule)
     training = Training(
         soft_epochs=0,
         hard_epochs=epochs,
@@ -113,7 +118,8 @@ def finetune(
         _data(data, text, pair, label, max_length),
         task=task,
         out=out,
-        training=training,
+        schedule=schedule,
+        training=replace(training, **o.unsaid(ctx, recipe.finetune)),
         resume=resume,
         overwrite=overwrite,
     )
@@ -122,11 +128,13 @@ def finetune(
 
 @app.command()
 def prune(
+    ctx: typer.Context,
     model: o.Model,
-    data: o.Source,
     budget: Annotated[str, typer.Option(help="4x fewer real FLOPs, or 75% of them gone.")],
     out: o.Out,
+    data: o.TaskSource = None,
     task: o.Task = "classify",
+    schedule: o.Schedule = None,
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
@@ -143,6 +151,12 @@ def prune(
         float | None, typer.Option(min=0, help="Epochs that learn masks, instead of a fifth.")
     ] = None,
     lr: o.Lr = 1e-4,
+    mask_lr: Annotated[
+        float | None, typer.Option(min=0, help="Learning rate of the masks; by their steps.")
+    ] = None,
+    sparsity_warmup: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the mask epochs that reach the budget.")
+    ] = 0.7,
     batch_size: o.BatchSize = 32,
     accumulation: o.Accumulation = 1,
     label_weight: Annotated[
@@ -157,6 +171,10 @@ def prune(
     distill_weight: Annotated[
         str, typer.Option(help="Weight of that loss; auto: 3 trial runs choose it.")
     ] = "1.0",
+    bins: Annotated[int, typer.Option(min=1, help="Rank masks of a layer.")] = 50,
+    top_k: Annotated[
+        int, typer.Option(min=1, help="Tokens that the ranking loss calls relevant.")
+    ] = 20,
     first_layer: Annotated[
         int, typer.Option(min=0, help="First layer that may prune, counted from zero.")
     ] = 0,
@@ -182,11 +200,16 @@ def prune(
     """
     hush(debug)
     from toprune.fit import Training
+    from toprune.glue import recipe_of
     from toprune.methods.top import Top
 
-    soft = soft_share(epochs, soft_epochs)
+    recipe = recipe_of(task, schedule)
+    epochs = epochs if o.said(ctx, "epochs") else recipe.epochs
+    soft = soft_share(epochs, soft_epochs, recipe.soft)
     is_auto = distill_weight == "auto"
     top = Top(
+        bins=bins,
+        top_k=top_k,
         first=first_layer,
         gates=not no_gates,
         constraint=constraint,
@@ -197,6 +220,8 @@ def prune(
         soft_epochs=soft,
         hard_epochs=epochs - soft,
         lr=lr,
+        mask_lr=mask_lr,
+        sparsity_warmup=sparsity_warmup,
         batch_size=batch_size,
         accumulation=accumulation,
         label_weight=label_weight,
@@ -210,9 +235,10 @@ def prune(
         budget,
         task=task,
         out=out,
-        score=score,
-        top=top,
-        training=training,
+        schedule=schedule,
+        score=score if o.said(ctx, "score") else recipe.score,
+        top=replace(top, **o.unsaid(ctx, recipe.top)),
+        training=replace(training, **o.unsaid(ctx, recipe.training)),
         protect=tuple(protect or ()),
         auto_weight=is_auto,
         resume=resume,
@@ -298,9 +324,10 @@ def evaluate(
             bundle, precision=precision, threads=threads, runtime=runtime, max_length=max_length
         )
         if out is None:
+            from toprune.glue import glue_in
             from toprune.run.evaluate import evaluate as measure
 
-            report = measure(runner, data, columns=columns, split=split)
+            report = measure(runner, data, glue=glue_in(bundle), columns=columns, split=split)
             tell(report, as_json, tables.evaluated(report))
             return
         from toprune.progress import bar
@@ -345,12 +372,15 @@ def bench(
     """
     hush(debug)
     from toprune.bench import bench as race
-    from toprune.data import read_texts
+    from toprune.glue import glue_in, load_texts
 
-    columns = _columns(text, pair, None)
+    texts = None
+    if data is not None:
+        columns = _columns(text, pair, None)
+        texts = load_texts(data, glue=glue_in(bundle), columns=columns, split=split)
     report = race(
         bundle,
-        texts=None if data is None else read_texts(data, columns=columns, split=split),
+        texts=texts,
         lengths=None if lengths is None else _lengths(lengths),
         threads=threads,
         rounds=rounds,
@@ -396,7 +426,11 @@ def check(
 
 
 def _data(
-    source: str, text: str | None, pair: str | None, label: str | None, max_length: int | None
+    source: str | None,
+    text: str | None,
+    pair: str | None,
+    label: str | None,
+    max_length: int | None,
 ) -> Any:
     from toprune.api import Data
 
@@ -416,10 +450,10 @@ def _lengths(text: str) -> list[int]:
         raise UserError(f"--lengths {text!r} is not like 128,256,512") from None
 
 
-def soft_share(epochs: float, asked: float | None) -> float:
-    """A fifth of the epochs learns masks, and one at least when there are two or more."""
-    soft = asked if asked is not None else epochs * SOFT_SHARE
-    if asked is None and epochs >= 2:
+def soft_share(epochs: float, asked: float | None, share: float = SOFT_SHARE) -> float:
+    """Epochs that learn masks: a share of all, and one at least when there are two or more."""
+    soft = asked if asked is not None else epochs * share
+    if asked is None and epochs >= 2 and share < 1:
         soft = max(1.0, round(soft))
     if not 0 <= soft <= epochs:
         raise UserError(f"--epochs {epochs:g} must be 0 or more, and --soft-epochs at most that")

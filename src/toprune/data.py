@@ -29,6 +29,7 @@ PAIRS = (
 )
 TEXTS = ("text", "sentence", "sentence1", "premise", "question", "review", "content", "query")
 LABELS = ("label", "labels", "score", "target", "class", "gold_label")
+USUAL = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,27 @@ def load(
     are written as names get the ids that the model means by them.
     """
     columns = columns or Columns()
-    tables = _choose_splits(read(source, header=not columns.are_numbers), split)
-    present = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
-    if not present:
-        raise UserError("the source is empty; give at least two examples")
-    columns = choose_columns(columns, present)
-    texts = {name: _texts(table, str(columns.text), name) for name, table in tables.items()}
+    tables = choose_splits(read(source, header=not columns.are_numbers), split)
+    columns = choose_columns(columns, present_in(tables))
+    return from_tables(tables, columns, task=task, label_names=label_names)
+
+
+def from_tables(
+    tables: Mapping[str, Table],
+    columns: Columns,
+    *,
+    task: str,
+    label_names: Sequence[str] | None = None,
+    blanks: bool = False,
+) -> dict[str, Examples]:
+    """The sets of a source by name, once it is settled which columns to read.
+
+    blanks: one text of a pair may be empty.
+    """
+    blanks = blanks and columns.pair is not None
+    texts = {name: _texts(table, str(columns.text), name, blanks) for name, table in tables.items()}
     pairs = {
-        name: _texts(table, columns.pair, name) if columns.pair else None
+        name: _texts(table, columns.pair, name, blanks) if columns.pair else None
         for name, table in tables.items()
     }
     labels, names = _labels(tables, columns.label, task, label_names)
@@ -108,7 +122,7 @@ def read_texts(
 ) -> list[str] | list[tuple[str, str]]:
     """The texts or pairs alone, of the asked split or the one that is furthest from training."""
     columns = columns or Columns()
-    tables = _choose_splits(read(source, header=not columns.are_numbers), split)
+    tables = choose_splits(read(source, header=not columns.are_numbers), split)
     name = next(s for s in (split, "test", "validation", *tables) if s in tables)
     columns = choose_columns(columns, list(tables[name].columns))
     texts = _texts(tables[name], str(columns.text), name)
@@ -140,15 +154,26 @@ def split_validation(examples: Examples, share: float, seed: int) -> tuple[Examp
     return examples.take(rest), examples.take(np.sort(chosen))
 
 
-def _choose_splits(found: Table | Mapping[str, Table], split: str | None) -> dict[str, Table]:
+def choose_splits(
+    found: Table | Mapping[str, Table], split: str | None, usual: Sequence[str] = USUAL
+) -> dict[str, Table]:
+    """The asked split of a source, or the usual ones."""
     split = SPLITS.get(split, split) if split else None
     if isinstance(found, Table):
         return {split or "train": found}
-    wanted = (split,) if split else ("train", "validation", "test")
+    wanted = (split,) if split else usual
     chosen = {name: found[name] for name in wanted if name in found}
     if not chosen:
         raise UserError(f"no {' or '.join(wanted)} set; the source has: {', '.join(found)}")
     return chosen
+
+
+def present_in(tables: Mapping[str, Table]) -> list[str]:
+    """The columns of all sets."""
+    present = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
+    if not present:
+        raise UserError("the source is empty; give at least two examples")
+    return present
 
 
 def choose_columns(columns: Columns, present: Sequence[str]) -> Columns:
@@ -188,7 +213,7 @@ def as_text(cell: Any) -> str:
     raise TypeError(f"a {type(cell).__name__}")
 
 
-def _texts(table: Table, column: str, name: str) -> list[str]:
+def _texts(table: Table, column: str, name: str, blanks: bool = False) -> list[str]:
     if column not in table.columns:
         raise UserError(
             f"the {name} set has no column {column!r}; columns there: {', '.join(table.columns)}"
@@ -205,7 +230,7 @@ def _texts(table: Table, column: str, name: str) -> list[str]:
             ) from problem
         if not texts[-1]:
             bad.append(row)
-    if bad:
+    if bad and not blanks:
         raise UserError(
             f"column {column!r} of the {name} set is empty in {name_rows(bad)}; drop the rows"
         )

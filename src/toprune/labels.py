@@ -74,7 +74,14 @@ def class_ids(
 
 
 def _spell(cells: Cells, names: Sequence[str] | None, split: str) -> Cells:
-    return cells if names is None else [names[i] for i in _count_from_zero(cells, split)]
+    """Ids as names; what is written in words stays as it is."""
+    if names is None or any(_whole(cell) is None for cell in cells):
+        return cells
+    ids = _count_from_zero(cells, split)
+    bad = [row for row, i in enumerate(ids) if i >= len(names)]
+    known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+    _refuse(cells, bad, split, f"not a class; there are: {known}")
+    return [names[i] for i in ids]
 
 
 def _look_up(cells: Cells, names: Sequence[str], split: str) -> list[int]:

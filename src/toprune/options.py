@@ -1,16 +1,30 @@
 """Options that several commands of the command line share."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 Bundle = Annotated[Path, typer.Argument(help="What prune or finetune wrote.")]
-Split = Annotated[str | None, typer.Option(help="train, validation or test.")]
+Split = Annotated[
+    str | None, typer.Option(help="train, validation or test; of MNLI also validation_mismatched.")
+]
 Model = Annotated[str, typer.Option(help="Model directory or hub id.")]
-Task = Annotated[str, typer.Option(help="classify or regress.")]
-Source = Annotated[
-    str, typer.Option("--data", help="CSV, TSV, JSONL, Parquet, a directory, or a hub name.")
+Task = Annotated[
+    str,
+    typer.Option(
+        help="classify, regress, or of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte."
+    ),
+]
+Schedule = Annotated[
+    Literal["short", "paper"] | None,
+    typer.Option(help="Of a GLUE task: short for a CPU, or ToP's own. Other options win over it."),
+]
+DATA = "CSV, TSV, JSONL, Parquet, a directory, or a hub name."
+Source = Annotated[str, typer.Option("--data", help=DATA)]
+TaskSource = Annotated[
+    str | None, typer.Option("--data", help=f"{DATA} GLUE tasks: the hub's copy if not given.")
 ]
 TextColumn = Annotated[str | None, typer.Option("--text", help="Column of the text; guessed.")]
 PairColumn = Annotated[str | None, typer.Option("--pair", help="Column of the second text.")]
@@ -31,3 +45,17 @@ SaveSteps = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Tracebacks, and what libraries say.")]
+
+# settings whose option has another name
+OPTIONS = {"first": "first_layer", "hard_epochs": "epochs"}
+
+
+def said(ctx: typer.Context, option: str) -> bool:
+    """Did the user give this option, or is it the default?"""
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def unsaid(ctx: typer.Context, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a schedule sets, without what the user said himself."""
+    return {k: v for k, v in settings.items() if not said(ctx, OPTIONS.get(k, k))}

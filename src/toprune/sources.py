@@ -30,6 +30,8 @@ SPLITS = {
     "dev": "validation",
     "validation_matched": "validation",
     "dev_matched": "validation",
+    "validation_mismatched": "validation_mismatched",
+    "dev_mismatched": "validation_mismatched",
     "test": "test",
     "testing": "test",
     "test_matched": "test",
@@ -83,6 +85,12 @@ def stream(path: Path, *, header: bool = True) -> Iterator[dict[str, Any]]:
         raise UserError(f"no file {str(path)!r}; check the path")
     with _opened(path) as file:
         yield from STREAMS[ending](file, header)
+
+
+def read_tsv(path: Path, *, header: bool = True, broken: int = 0) -> Table:
+    """One TSV file; so many lines may have the wrong number of cells and are left out."""
+    with _opened(path) as file:
+        return _read_delimited(file, header, **TSV, broken=broken)
 
 
 def _single(source: Any, header: bool) -> Table:
@@ -197,7 +205,7 @@ def _named(rows: Iterable[Any]) -> Iterator[Any]:
 
 
 def _delimited(
-    file: BinaryIO, header: bool, delimiter: str, quoted: bool
+    file: BinaryIO, header: bool, delimiter: str, quoted: bool, broken: int = 0
 ) -> tuple[list[str], Iterator[list[str]]]:
     """The names of the columns, and the rows: one cell for each name."""
     csv.field_size_limit(sys.maxsize)  # the default, 128 kB, is less than some newsgroup posts
@@ -213,11 +221,15 @@ def _delimited(
         raise ValueError("two columns have the same name")
 
     def whole() -> Iterator[list[str]]:
+        left = broken
         for row in rows if header else chain([first], rows):
-            if len(row) != len(names):
+            if len(row) == len(names):
+                yield row
+            elif left:
+                left -= 1
+            else:
                 line = reader.line_num
                 raise ValueError(f"line {line} has {len(row)} fields, the first {len(names)}")
-            yield row
 
     return names, whole()
 

@@ -16,6 +16,7 @@ from toprune.export.graph import dense_plan, input_names, write_onnx
 from toprune.export.parity import check, draw, shapes
 from toprune.export.quantize import quantize
 from toprune.families import max_positions
+from toprune.glue import glue_in
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
@@ -81,7 +82,11 @@ def measured(
     listed = Sheet.load(folder).files
     found = {
         precision: evaluate(
-            Runner(folder, precision=precision), source, columns=columns, split=split
+            Runner(folder, precision=precision),
+            source,
+            glue=glue_in(folder),
+            columns=columns,
+            split=split,
         )
         for precision, graph in GRAPHS.items()
         if graph in listed
