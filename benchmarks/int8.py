@@ -1,0 +1,62 @@
+"""What the files are worth on a real task: MRPC (dev and test) at 67 %, fp32 and int8, by Runner.
+
+    python benchmarks/int8.py
+
+Prunes the dense model of dense.py with the default recipe, exports, and compares the logits of
+three files on the same pairs: pruned fp32, pruned int8 and the dense model's int8, each against the
+fp32 file that it was made from.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sets
+from dense import CACHE
+from toprune.api import Data, prune
+from toprune.export import export
+from toprune.fit import Training
+from toprune.intervals import paired, with_intervals
+from toprune.report import environment
+from toprune.run.runner import Runner
+from toprune.tasks import TASKS
+
+RESULT = Path(__file__).parent / "results" / "int8.json"
+TASK, BUDGET, SEED = "mrpc", "67%", 0
+
+
+def main() -> None:
+    kind, limit = TASKS[sets.TASK[TASK]], sets.MAX_LENGTH[TASK]
+    reported = sets.report_sets(TASK)
+    pairs = [p for e in reported.values() for p in zip(e.texts, e.pairs or [], strict=True)]
+    labels = np.concatenate([np.array(e.labels) for e in reported.values()])
+    folder = CACHE / "int8"
+    dense, small = folder / "dense", folder / "pruned"
+    if not small.exists():
+        source = {"train": sets.rows(sets.train_set(TASK)), "test": sets.rows(reported["dev"])}
+        data = Data(source, max_length=limit)
+        prune(CACHE / "dense" / TASK, data, BUDGET, out=small, training=Training(seed=SEED))
+    shutil.rmtree(dense, ignore_errors=True)
+    shutil.copytree(CACHE / "dense" / TASK, dense)
+    rows: dict[str, Any] = {}
+    for name, bundle in {"dense": dense, "pruned": small}.items():
+        checked = export(bundle, int8=True)["checked"]
+        exact, rounded = (Runner(bundle, precision=p)(pairs) for p in ("fp32", "int8"))
+        rows[name] = {
+            "fp32": with_intervals(kind, exact, labels),
+            "int8": with_intervals(kind, rounded, labels),
+            "difference": paired(kind, exact, rounded, labels),
+            "same_answer": float((exact.argmax(1) == rounded.argmax(1)).mean()),
+            "checked": checked,
+        }
+        gap = rows[name]["difference"]["accuracy"]
+        sets.say(f"{name}: int8 minus fp32 {100 * gap['value']:+.2f} points, p {gap['p']:.2f}")
+    found = {"task": TASK, "budget": BUDGET, "seed": SEED, "examples": len(labels), "rows": rows}
+    RESULT.write_text(json.dumps(found | {"environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
