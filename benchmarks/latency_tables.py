@@ -123,6 +123,41 @@ def curve() -> str:
     return "\n".join(lines)
 
 
+def int8() -> str:
+    found = read("int8")
+    if found is None:
+        return NONE
+    lines = [
+        "| model | fp32 | int8 | int8 minus fp32 (95 %) | same answer |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in found["rows"].items():
+        exact, rounded = (100 * row[kind]["accuracy"]["value"] for kind in ("fp32", "int8"))
+        value, low, high = (
+            100 * row["difference"]["accuracy"][k] for k in ("value", "low", "high")
+        )
+        lines.append(
+            f"| {name} | {exact:.1f} | {rounded:.1f} | {value:+.1f} ({low:+.1f} to {high:+.1f}) "
+            f"| {100 * row['same_answer']:.1f} % |"
+        )
+    return "\n".join(lines)
+
+
+def runtime() -> str:
+    size, soak = read("runtime_size"), read("soak")
+    if size is None or soak is None:
+        return NONE
+    largest = sorted(size["mb_by_package"].items(), key=lambda item: -item[1])[:4]
+    told = ", ".join(f"{name} {mb:.0f}" for name, mb in largest)
+    mb = soak["resident_mb"]
+    return (
+        f"- `pip install toprune` alone: {size['mb']:.0f} MB beyond Python ({told}); no torch.\n"
+        f"- {soak['requests']:,} mixed requests from {soak['threads']} threads on one Runner: "
+        f"{soak['wrong']} wrong, {soak['lost']} lost; {mb['after_1000']:.0f} MB after 1,000 requests, "
+        f"{mb['end']:.0f} MB at the end."
+    )
+
+
 def machine() -> str:
     found = read("latency")
     if found is None:
@@ -141,4 +176,6 @@ def parts() -> dict[str, str]:
         "speed-paper": paper(),
         "speed-ragged": ragged(),
         "speed-curve": curve(),
+        "int8": int8(),
+        "runtime": runtime(),
     }
