@@ -153,8 +153,8 @@ def runtime() -> str:
     return (
         f"- `pip install toprune` alone: {size['mb']:.0f} MB beyond Python ({told}); no torch.\n"
         f"- {soak['requests']:,} mixed requests from {soak['threads']} threads on one Runner: "
-        f"{soak['wrong']} wrong, {soak['lost']} lost; {mb['after_1000']:.0f} MB after 1,000 requests, "
-        f"{mb['end']:.0f} MB at the end."
+        f"{soak['wrong']} wrong, {soak['lost']} lost; {mb['after_1000']:.0f} MB after 1,000 "
+        f"requests, {mb['end']:.0f} MB at the end."
     )
 
 
