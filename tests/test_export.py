@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ from toprune.export.graph import PLAN, dense_plan, input_names, write_onnx
 from toprune.export.parity import check, draw, shapes
 from toprune.export.quantize import quantize
 from toprune.plan import Plan, Score, Step
-from toprune.run.engines import OnnxRuntime
+from toprune.run.engines import OnnxRuntime, OpenVino
 from toprune.run.sheet import Sheet
 
 STEPS = (Step(0, Fraction(3, 5)), Step(1, Fraction(2, 5)), Step(2, Fraction(1, 5)))
@@ -52,7 +53,7 @@ def token_model(family: str) -> Any:
 
 
 @cache
-def exported(family: str, score: Score, kind: str) -> tuple[Any, Plan, OnnxRuntime]:
+def exported(family: str, score: Score, kind: str) -> tuple[Any, Plan, Any]:
     """(model, plan, its file running); made once, for many batches."""
     own: dict[str, Any] = {"protect": (5, 9)} if kind == "protect" else {}
     own |= {"restore": "last"} if kind == "restore" else {}
@@ -60,20 +61,18 @@ def exported(family: str, score: Score, kind: str) -> tuple[Any, Plan, OnnxRunti
     model = token_model(family) if kind == "restore" else make_model(family)
     path = Path(mkdtemp(prefix="toprune-test-")) / "model.onnx"
     write_onnx(model, plan, path)
-    return model, plan, OnnxRuntime(path, threads=1) if kind != "restore" else _raw(path)
+    return model, plan, Running(path)
 
 
-def _raw(path: Path) -> Any:
-    """Token logits (B, S, C), which the Runner does not serve yet."""
-    import onnxruntime
+class Running:
+    """A file in ONNX Runtime; token logits (B, S, C) too, which the Runner does not serve yet."""
 
-    class Raw:
-        session = onnxruntime.InferenceSession(str(path))
+    def __init__(self, path: Path):
+        self.path = path
+        self.session = onnxruntime.InferenceSession(str(path))
 
-        def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
-            return np.asarray(self.session.run(["logits"], feeds)[0])
-
-    return Raw()
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        return np.asarray(self.session.run(["logits"], feeds)[0])
 
 
 @pytest.mark.parametrize("kind", ["plain", "protect"])
@@ -90,6 +89,14 @@ def test_file_gives_the_logits_of_torch(
     seed = data.draw(st.integers(0, 1000))
     found = check(model, plan, engine.run, LIMIT, seed=seed, cases=[(lengths, padded)])
     assert found.worst <= 1
+
+
+@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_openvino_runs_the_same_file(family: str, score: Score) -> None:
+    pytest.importorskip("openvino")
+    model, plan, engine = exported(family, score, "protect")
+    assert check(model, plan, OpenVino(engine.path, threads=1).run, LIMIT).worst <= 1
 
 
 @pytest.mark.parametrize("score", ["received", "probe"])
