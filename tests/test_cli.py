@@ -460,7 +460,6 @@ def test_eval_without_what_it_needs(place: Path, tmp_path: Path):
     refused(call("eval", place / "model", *data, "--out", tmp_path / "o.jsonl"), "--runtime onnx")
     refused(call("eval", place / "model", *data, "--threads", 2), "--runtime onnx")
     refused(call("export", tmp_path / "none"), "directory that prune wrote")
-    refused(call("export", place / "model", "--max-length", 512), "positions")
 
 
 def test_debug_shows_the_traceback(place: Path):

@@ -27,6 +27,7 @@ from toprune.export.parity import check, draw, shapes
 from toprune.export.quantize import quantize
 from toprune.plan import Plan, Score, Step
 from toprune.run.engines import OnnxRuntime, OpenVino
+from toprune.run.runner import Runner
 from toprune.run.sheet import Sheet
 
 STEPS = (Step(0, Fraction(3, 5)), Step(1, Fraction(2, 5)), Step(2, Fraction(1, 5)))
@@ -269,10 +270,21 @@ def test_tokenizer_files_that_disagree(tmp_path: Path) -> None:
         export(folder)
 
 
-def test_too_long_for_the_model(tmp_path: Path) -> None:
-    folder = make_bundle(tmp_path / "bundle", plan=make_plan("bert", "probe"))
-    with pytest.raises(UserError, match="positions"):
-        export(folder, max_length=100)
+def test_no_segments_where_the_tokenizer_tells_none(tmp_path: Path) -> None:
+    """A BERT that was trained with a tokenizer that gives no token_type_ids knows zeros only."""
+    model, tokenizer, plan = (
+        make_model("bert"),
+        make_tokenizer("roberta"),
+        make_plan("bert", "probe"),
+    )
+    Bundle(model, tokenizer, plan, {"task": "classify", "max_length": 32}).save(tmp_path / "b")
+    export(tmp_path / "b")
+    assert Sheet.load(tmp_path / "b").inputs == ("input_ids", "attention_mask")
+    pair = ("w1 w2 w3 w4", "w5 w6 w7")
+    attach(model, plan)
+    with torch.inference_mode():
+        wanted = model(**tokenizer(*pair, return_tensors="pt")).logits.numpy()
+    assert np.abs(Runner(tmp_path / "b")([pair]) - wanted).max() < 1e-3
 
 
 def test_weights_beside_the_graph_when_they_are_too_large(

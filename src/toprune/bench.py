@@ -182,7 +182,7 @@ def _write(
 ) -> dict[str, Path]:
     """All graphs: those that are there and, each in a folder of its own, those that are not."""
     try:
-        from toprune.export.graph import write_onnx
+        from toprune.export.graph import input_names, write_onnx
         from toprune.export.quantize import quantize
     except ModuleNotFoundError as problem:
         raise _needs(problem) from problem
@@ -195,7 +195,8 @@ def _write(
         paths[name].parent.mkdir()
         if name == "dense fp32":
             dense = replace(bundle.plan, steps=(), probe=None, score="received")
-            write_onnx(bundle.model, dense, paths[name])
+            names = input_names(bundle.model.config, bundle.tokenizer)
+            write_onnx(bundle.model, dense, paths[name], names)
         else:
             quantize(paths[name.replace("int8", "fp32")], paths[name])
     return paths

@@ -1,6 +1,7 @@
 """The artefact on disk: an ordinary Hugging Face model directory plus plan.json and report.json."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ class Bundle:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
+        for weights in folder.glob("*.safetensors"):  # written for the owner's eyes alone; a bundle
+            shutil.copymode(folder / "config.json", weights)  # is served by another user
         self.tokenizer.save_pretrained(folder)
         self._settle_tokenizer(folder / "tokenizer_config.json")
         if self.plan is not None:

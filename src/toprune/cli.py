@@ -261,7 +261,6 @@ def export(
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
-    max_length: o.MaxLength = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -273,7 +272,7 @@ def export(
     from toprune.export import export as write
     from toprune.export import measured
 
-    report = write(bundle, int8=int8, max_length=max_length, say=partial(typer.echo, err=True))
+    report = write(bundle, int8=int8, say=partial(typer.echo, err=True))
     if data is not None:
         report["measured"] = measured(
             bundle, data, columns=_columns(text, pair, label), split=split

@@ -31,7 +31,6 @@ def export(
     bundle: str | Path,
     *,
     int8: bool = False,
-    max_length: int | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Write onnx/model.onnx (and its int8 twin) into the bundle; returns what was checked.
@@ -42,19 +41,20 @@ def export(
     own = Bundle.load(folder)
     _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
     plan = own.plan or dense_plan(own.model)
-    limit = _limit(own, max_length)
+    limit = own.report.get("max_length") or max_positions(own.model.config)
+    names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")
-        write_onnx(own.model, plan, stage / "model.onnx")
+        write_onnx(own.model, plan, stage / "model.onnx", names)
         say("comparing it with torch")
         engine = OnnxRuntime(stage / "model.onnx", threads=None)
-        parity = check(own.model, plan, engine.run, limit)
+        parity = check(own.model, plan, engine.run, limit, names=names)
         checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
         if int8:
             say("quantising to int8")
             quantize(stage / "model.onnx", stage / "model_int8.onnx")
             small = OnnxRuntime(stage / "model_int8.onnx", threads=None)
-            checked["int8"] = {"difference": _distance(own, engine, small, limit)}
+            checked["int8"] = {"difference": _distance(own, engine, small, limit, names)}
         if own.plan is None:
             plan.save(folder / "plan.json")
         sheet = Sheet.of(
@@ -62,7 +62,7 @@ def export(
             stage,
             task=_task(own),
             max_length=limit,
-            inputs=tuple(input_names(own.model.config)),
+            inputs=tuple(names),
             pad_token_id=own.tokenizer.pad_token_id,
             labels=_labels(own),
             checked=checked,
@@ -121,25 +121,15 @@ def _labels(own: Bundle) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def _limit(own: Bundle, asked: int | None) -> int:
-    """How long texts may get: as in training, or what was asked for, as far as positions go."""
-    positions = max_positions(own.model.config)
-    limit = asked or own.report.get("max_length") or positions
-    if limit > positions:
-        raise UserError(
-            f"a maximum length of {limit} is above the model's {positions} positions; "
-            f"use {positions} or less"
-        )
-    return limit
-
-
-def _distance(own: Bundle, exact: OnnxRuntime, rounded: OnnxRuntime, limit: int) -> float:
+def _distance(
+    own: Bundle, exact: OnnxRuntime, rounded: OnnxRuntime, limit: int, names: list[str]
+) -> float:
     """How far int8 is from fp32 on random tokens: for the record. What it does to a metric is for
     `eval` to say; that it runs and gives numbers is checked here."""
     worst = 0.0
     rng = np.random.default_rng(0)
     for lengths, padded in shapes(limit):
-        feeds = draw(own.model.config, rng, lengths, padded)
+        feeds = draw(own.model.config, rng, lengths, padded, names)
         found = rounded.run(feeds)
         if not np.isfinite(found).all():
             raise UserError(f"the int8 file gives NaN for lengths {lengths}; use fp32")

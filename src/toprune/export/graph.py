@@ -40,9 +40,11 @@ class _Logits(nn.Module):
         return self.model(**dict(zip(self.names, inputs, strict=True))).logits
 
 
-def input_names(config: Any) -> list[str]:
-    """The inputs that users of ONNX encoders know."""
-    segments = ["token_type_ids"] if has_segments(config) else []
+def input_names(config: Any, tokenizer: Any = None) -> list[str]:
+    """The inputs that users of ONNX encoders know. Segments only where the model has them, and its
+    tokenizer, if given, tells them: a model that was trained without them must not get them now."""
+    told = tokenizer is None or "token_type_ids" in tokenizer.model_input_names
+    segments = ["token_type_ids"] if has_segments(config) and told else []
     return ["input_ids", "attention_mask", *segments]
 
 
@@ -53,12 +55,13 @@ def dense_plan(model: Any) -> Plan:
     return Plan(family.name, sizes.layers, sizes.width, "received", ())
 
 
-def write_onnx(model: Any, plan: Plan, path: Path) -> None:
-    """Write the graph of `model` under `plan`, which goes into the metadata too."""
+def write_onnx(model: Any, plan: Plan, path: Path, names: list[str] | None = None) -> None:
+    """Write the graph of `model` under `plan`, which goes into the metadata too; `names` of its
+    inputs, all that the model takes if not given."""
     family = family_of(model)
     sizes = family.sizes(model.config)
     plan.check_model(family.name, sizes.layers, sizes.width)
-    names = input_names(model.config)
+    names = names or input_names(model.config)
     by_token = {0: "batch", 1: "length"}
     axes = {name: by_token for name in names}
     axes["logits"] = by_token if plan.restore == "last" else {0: "batch"}

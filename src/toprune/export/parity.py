@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toprune.attachment import Drop, Follow, attach_policy, detach
 from toprune.errors import UserError
-from toprune.families import has_segments
+from toprune.export.graph import input_names
 from toprune.plan import Plan
 from toprune.tokens import Tokens, order, take
 
@@ -87,6 +87,7 @@ def check(
     engine: Engine,
     max_length: int,
     *,
+    names: Sequence[str] | None = None,
     seed: int = 0,
     cases: list[Case] | None = None,
 ) -> Parity:
@@ -95,7 +96,7 @@ def check(
     cases = cases or shapes(max_length)
     worst, redrawn = 0.0, 0
     for lengths, padded in cases:
-        feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded)
+        feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded, names)
         redrawn += again
         found = engine(feeds)
         if found.shape != wanted.shape or not np.isfinite(found).all():
@@ -124,7 +125,12 @@ def _other_class(found: np.ndarray, wanted: np.ndarray, scale: np.ndarray) -> bo
 
 
 def _clear_case(
-    model: Any, plan: Plan, rng: np.random.Generator, lengths: Sequence[int], padded: int
+    model: Any,
+    plan: Plan,
+    rng: np.random.Generator,
+    lengths: Sequence[int],
+    padded: int,
+    names: Sequence[str] | None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
     """(inputs, torch's logits, draws that were thrown away)"""
     watched = _Watched(plan)
@@ -132,7 +138,7 @@ def _clear_case(
     attach_policy(model.eval(), watched)
     try:
         for thrown in range(DRAWS):
-            feeds = draw(model.config, rng, lengths, padded)
+            feeds = draw(model.config, rng, lengths, padded, names)
             with torch.inference_mode():
                 given = {name: torch.from_numpy(x) for name, x in feeds.items()}
                 logits = model(**given).logits.numpy(force=True)
@@ -147,15 +153,20 @@ def _clear_case(
 
 
 def draw(
-    config: Any, rng: np.random.Generator, lengths: Sequence[int], padded: int
+    config: Any,
+    rng: np.random.Generator,
+    lengths: Sequence[int],
+    padded: int,
+    names: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
+    """Random tokens; the inputs in `names`, or all that the model takes."""
     size = (len(lengths), padded)
     alive = np.arange(padded) < np.array(lengths)[:, None]
     pad = config.pad_token_id if config.pad_token_id is not None else 0
     ids = rng.integers(0, config.vocab_size, size)
     ids[ids == pad] = (pad + 1) % config.vocab_size  # RoBERTa counts positions by it
     feeds = {"input_ids": np.where(alive, ids, pad), "attention_mask": alive.astype(np.int64)}
-    if has_segments(config):
+    if "token_type_ids" in (names or input_names(config)):
         half = np.arange(padded) > np.array(lengths)[:, None] // 2
         feeds["token_type_ids"] = (half & alive & (config.type_vocab_size > 1)).astype(np.int64)
     return feeds
