@@ -152,8 +152,8 @@ def runtime() -> str:
     mb = soak["resident_mb"]
     return (
         f"- `pip install toprune` alone: {size['mb']:.0f} MB beyond Python ({told}; "
-        f"{size['mb_of_bytecode']:.0f} of all is bytecode); no torch. `import toprune`, a Runner and "
-        f"its first prediction (MiniLM): {size['seconds_to_first_prediction']['median']:.1f} s.\n"
+        f"{size['mb_of_bytecode']:.0f} of all is bytecode); no torch. `import toprune`, a Runner "
+        f"and its first prediction (MiniLM): {size['seconds_to_first_prediction']['median']:.1f} s.\n"
         f"- {soak['requests']:,} mixed requests from {soak['threads']} threads on one Runner: "
         f"{soak['wrong']} wrong, {soak['lost']} lost; {mb['after_1000']:.0f} MB after 1,000 "
         f"requests, {mb['end']:.0f} MB at the end."
