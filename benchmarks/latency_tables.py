@@ -149,11 +149,11 @@ def runtime() -> str:
         return NONE
     largest = sorted(size["mb_by_package"].items(), key=lambda item: -item[1])[:4]
     told = ", ".join(f"{name} {mb:.0f}" for name, mb in largest)
-    mb = soak["resident_mb"]
+    mb, first = soak["resident_mb"], size["seconds_to_first_prediction"]["median"]
     return (
         f"- `pip install toprune` alone: {size['mb']:.0f} MB beyond Python ({told}; "
         f"{size['mb_of_bytecode']:.0f} of all is bytecode); no torch. `import toprune`, a Runner "
-        f"and its first prediction (MiniLM): {size['seconds_to_first_prediction']['median']:.1f} s.\n"
+        f"and its first prediction (MiniLM): {first:.1f} s.\n"
         f"- {soak['requests']:,} mixed requests from {soak['threads']} threads on one Runner: "
         f"{soak['wrong']} wrong, {soak['lost']} lost; {mb['after_1000']:.0f} MB after 1,000 "
         f"requests, {mb['end']:.0f} MB at the end."
