@@ -14,7 +14,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AutoModel,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     DistilBertConfig,
     ElectraConfig,
@@ -51,6 +54,12 @@ CONFIGS = {
         **own,
     ),
 }
+HEADS: dict[str, Any] = {
+    "sequence": AutoModelForSequenceClassification,
+    "answer": AutoModelForQuestionAnswering,
+    "tokens": AutoModelForTokenClassification,
+    "encoder": AutoModel,
+}
 
 
 def make_tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
@@ -74,15 +83,20 @@ def make_tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(family: str = "bert", num_labels: int = 2, seed: int = 0) -> Any:
-    """A random sequence classifier in eval mode, the same for the same arguments."""
+def make_model(
+    family: str = "bert", num_labels: int = 2, seed: int = 0, head: str = "sequence"
+) -> Any:
+    """A random model with a head of that kind in eval mode, the same for the same arguments."""
     tokenizer = make_tokenizer(family)
     config = CONFIGS[family](
         vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=num_labels
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return AutoModelForSequenceClassification.from_config(config).eval()
+        model = HEADS[head].from_config(config).eval()
+    if head == "encoder":
+        model.pooler = None  # as `read_weights` does
+    return model
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conftest import SIZES, SPECIAL
 from toprune.plan import Plan, Step
 
-CLS, PAD = SPECIAL.index("[CLS]"), SPECIAL.index("[PAD]")
+CLS, PAD, SEP = map(SPECIAL.index, ("[CLS]", "[PAD]", "[SEP]"))
 LAYERS, WIDTH = SIZES["num_hidden_layers"], SIZES["hidden_size"]
 USED = range(2, 22)  # ids of random texts: few, so that protected ones are often among them
 PROTECTED = ((), (3,), (2, 7, 11), (4, 5, 6, 8, 9))
@@ -32,7 +32,7 @@ def random_probe(seed: int) -> tuple[float, ...]:
 
 @st.composite
 def plans(draw: Any, family: str, **fields: Any) -> Plan:
-    """Any steps at any layers that may have one, any ratios, either score, any protected ids."""
+    """Any steps at any layers that may have one, any ratios, either score, any protected tokens."""
     layers = sorted(draw(st.sets(st.integers(0, LAYERS - 2))))
     ratios = st.fractions(Fraction(1, 100), 1, max_denominator=100)
     keeps = draw(st.lists(ratios, min_size=len(layers), max_size=len(layers)))
@@ -46,6 +46,7 @@ def plans(draw: Any, family: str, **fields: Any) -> Plan:
         steps=tuple(map(Step, layers, sorted(keeps, reverse=True))),
         probe=probe,
         protect=draw(st.sampled_from(PROTECTED)),
+        protect_until=draw(st.sampled_from((None, SEP))),
         min_tokens=draw(st.integers(1, 5)),
         **fields,
     )
@@ -61,7 +62,19 @@ def random_text(length: int, seed: int | tuple[int, ...]) -> list[int]:
 def texts(draw: Any, max_texts: int = 4, max_length: int = 24) -> list[list[int]]:
     lengths = draw(st.lists(st.integers(1, max_length), min_size=1, max_size=max_texts))
     seed = draw(st.integers(0, 999))
-    return [random_text(n, (seed, i)) for i, n in enumerate(lengths)]
+    rows = [random_text(n, (seed, i)) for i, n in enumerate(lengths)]
+    for i, row in enumerate(rows):
+        if len(row) > 1 and (seed + i) % 4 != 3:  # a pair, its first text short; else maybe none
+            row[1 + (seed + i) % (1 + len(row) // 3)] = SEP
+    return rows
+
+
+def guarded(plan: Plan, row: Sequence[int]) -> set[int]:
+    """Places of the tokens that no step may take."""
+    ids = {0} | {i for i, token in enumerate(row) if token in plan.protect}
+    if plan.protect_until is None:
+        return ids
+    return ids | {i for i in range(len(row)) if plan.protect_until not in row[:i]}
 
 
 def pad(rows: Sequence[Sequence[int]], extra: int = 0) -> dict[str, torch.Tensor]:

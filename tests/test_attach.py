@@ -25,6 +25,8 @@ from conftest import CONFIGS, FAMILIES, make_model
 from strategies import (
     LAYERS,
     PAD,
+    SEP,
+    guarded,
     logits,
     make_plan,
     pad,
@@ -34,7 +36,7 @@ from strategies import (
 )
 from toprune.attachment import attach, attached, detach
 from toprune.errors import UserError
-from toprune.plan import Plan
+from toprune.plan import Plan, held_tokens
 
 Texts = list[list[int]]
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -70,7 +72,12 @@ def test_keep_all_is_the_stock_model(family: str, data: st.DataObject) -> None:
     plan = data.draw(plans(family))
     own = {step.layer: (step.layer, "1") for step in plan.steps}
     all_kept = make_plan(
-        family, *own.values(), score=plan.score, protect=plan.protect, min_tokens=plan.min_tokens
+        family,
+        *own.values(),
+        score=plan.score,
+        protect=plan.protect,
+        protect_until=plan.protect_until,
+        min_tokens=plan.min_tokens,
     )
     rows = data.draw(texts())
     expected = logits(double(family), rows)
@@ -130,11 +137,26 @@ def test_lengths_follow_the_plan_and_protected_tokens_survive(
         model = pruned(family, plan, gather=gather)
         logits(model, rows, extra=data.draw(st.integers(0, 3)))
         for row, kept in zip(rows, places(model), strict=True):
-            guarded = {0} | {i for i, token in enumerate(row) if token in plan.protect}
-            assert [len(k) for k in kept] == [max(k, len(guarded)) for k in plan.lengths(len(row))]
+            stay = guarded(plan, row)
+            assert held_tokens(row, plan.protect, plan.protect_until) == len(stay)
+            assert [len(k) for k in kept] == plan.lengths(len(row), len(stay))
             assert kept[0] == set(range(len(row)))
             for before, after in pairwise(kept):
-                assert guarded <= after <= before
+                assert stay <= after <= before
+
+
+@pytest.mark.parametrize("score", ["received", "probe"])
+def test_the_first_text_of_a_pair_stays(score: str) -> None:
+    """Its separator too; the second one, of the end, is a token like any other."""
+    query, document = random_text(6, 1), [8, 9, 10, 11, 12, 13] * 4
+    query = [7 if token == SEP else token for token in query]
+    pair, alone = [*query, SEP, *document, SEP], [*query, *document]
+    model = pruned("bert", steep(score=score, protect_until=SEP))
+    logits(model, [pair, alone], extra=2)
+    of_pair, of_alone = places(model)
+    assert [len(k) for k in of_pair] == [32, 24, 16, 7]
+    assert of_pair[3] == set(range(7))
+    assert of_alone == [set(range(30))] * 4  # no separator: there is no second text to drop from
 
 
 def places(model: Any) -> list[list[set[int]]]:
@@ -189,6 +211,8 @@ def test_embeddings_in_place_of_ids() -> None:
     assert_same(model(inputs_embeds=embedded, **batch).logits, given_ids)
     with pytest.raises(UserError, match="input_ids"):
         pruned("bert", steep(protect=(5,)))(inputs_embeds=embedded, **batch)
+    with pytest.raises(UserError, match="input_ids"):
+        pruned("bert", steep(protect_until=SEP))(inputs_embeds=embedded, **batch)
 
 
 def test_no_mask_means_all_live() -> None:
@@ -413,14 +437,18 @@ def test_restore_passes_gradients_to_dropped_tokens() -> None:
 
 def test_strategies_draw_what_they_say() -> None:
     """The properties above mean little if plans rarely drop or never protect."""
-    dropped, guarded = [], []
+    dropped, listed, pairs = [], [], []
 
     @given(plan=plans("bert"), rows=texts())
     @settings(deadline=None, max_examples=100, derandomize=True)
     def look(plan: Plan, rows: Texts) -> None:
-        dropped.append(any(plan.lengths(len(row))[-1] < len(row) for row in rows))
-        guarded.append(any(token in plan.protect for row in rows for token in row))
+        left = [plan.lengths(len(row), len(guarded(plan, row)))[-1] for row in rows]
+        shorter = [k < len(row) for k, row in zip(left, rows, strict=True)]
+        dropped.append(any(shorter))
+        listed.append(any(token in plan.protect for row in rows for token in row))
+        pairs.append(plan.protect_until is not None and any(shorter))
 
     look()
     assert sum(dropped) > 30
-    assert sum(guarded) > 30
+    assert sum(listed) > 30
+    assert sum(pairs) > 8

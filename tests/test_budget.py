@@ -13,6 +13,7 @@ from toprune.budget import Budget, Lengths
 from toprune.errors import UserError
 
 samples = st.lists(st.integers(1, 512), min_size=1)
+pairs = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1)  # query, document
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,26 @@ def test_lengths_by_hand() -> None:
     assert lengths.to_json() == {"3": 1, "5": 2, "9": 1}
 
 
+def test_held_tokens_by_hand() -> None:
+    lengths = Lengths.of([5, 3, 5, 5, 9], held=[2, 0, 4, 2, 9])
+    assert lengths.rows == ((3, 0, 1), (5, 2, 2), (5, 4, 1), (9, 9, 1))
+    assert lengths.counts == ((3, 1), (5, 3), (9, 1))
+    assert (lengths.total, lengths.mean, lengths.max, lengths.quantile(0.5)) == (5, 5.4, 9, 5)
+    assert lengths.to_json() == {"3": 1, "5/2": 2, "5/4": 1, "9/9": 1}
+    assert Lengths.of([5, 3]) == Lengths.of([5, 3], held=[0, 0])
+
+
+@given(pairs)
+def test_who_does_not_care_sees_the_lengths_alone(sample: list[tuple[int, int]]) -> None:
+    plain = Lengths.of(q + d for q, d in sample)
+    joint = Lengths.of((q + d for q, d in sample), held=(q for q, _ in sample))
+    assert joint.counts == plain.counts
+    assert [joint.moment(p) for p in (0, 1, 2)] == [plain.moment(p) for p in (0, 1, 2)]
+    assert (joint.mean, joint.max) == (plain.mean, plain.max)
+    assert joint.quantile(0.7) == plain.quantile(0.7)
+    assert Lengths.from_json(json.loads(json.dumps(joint.to_json()))) == joint
+
+
 @given(samples, st.floats(0, 1))
 def test_lengths_agree_with_the_list(sample: list[int], q: float) -> None:
     lengths = Lengths.of(np.array(sample))
@@ -103,13 +124,43 @@ def test_bad_samples_are_refused(sample: list[int]) -> None:
         Lengths.of(sample)
 
 
-@pytest.mark.parametrize("counts", [((3, 0),), ((5, 1), (3, 1)), ((3, 1), (3, 1))])
-def test_bad_counts_are_refused(counts: tuple[tuple[int, int], ...]) -> None:
+def test_each_length_has_its_held_tokens() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        Lengths.of([3, 4], held=[1])
+
+
+BAD_ROWS = [
+    ((3, 0, 0),),
+    ((5, 0, 1), (3, 0, 1)),
+    ((3, 0, 1), (3, 0, 1)),
+    ((3, 2, 1), (3, 1, 1)),
+    ((3, 4, 1),),
+    ((3, -1, 1),),
+]
+
+
+@pytest.mark.parametrize("rows", BAD_ROWS)
+def test_bad_rows_are_refused(rows: tuple[tuple[int, int, int], ...]) -> None:
     with pytest.raises(UserError):
-        Lengths(counts)
+        Lengths(rows)
 
 
-@pytest.mark.parametrize("data", [{}, {"a": 1}, {"3": None}, {"3": 0}, [3, 4], None, {"3": "x"}])
+BAD_JSON = [
+    {},
+    {"a": 1},
+    {"3": None},
+    {"3": 0},
+    [3, 4],
+    None,
+    {"3": "x"},
+    {"3/4": 1},
+    {"3/": 1},
+    {"3/1/1": 1},
+    {"3": 1, "3/0": 1},
+]
+
+
+@pytest.mark.parametrize("data", BAD_JSON)
 def test_bad_lengths_json_is_refused(data: Any) -> None:
     with pytest.raises(UserError):
         Lengths.from_json(data)

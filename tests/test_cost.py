@@ -53,7 +53,7 @@ def multiply(rows: int, inner: int, columns: int) -> int:
     return rows * inner * columns
 
 
-def counted(sizes: Sizes, plan: Plan, n: int) -> int:
+def counted(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
     """Walk through the model as toprune runs it and count each matrix product."""
     d, per_head = sizes.width, sizes.width // sizes.heads
     steps = {step.layer: step for step in plan.steps}
@@ -67,7 +67,7 @@ def counted(sizes: Sizes, plan: Plan, n: int) -> int:
             macs += multiply(queries, per_head, alive) + multiply(queries, alive, per_head)
         if layer in steps and plan.score == "probe" and not ranked:
             macs, ranked = macs + multiply(alive, d, 1), True
-        kept = plan.keep(steps[layer], n) if layer in steps else alive
+        kept = min(n, max(plan.keep(steps[layer], n), held)) if layer in steps else alive
         fed = 1 if short else kept if plan.restore == "none" else alive
         macs += multiply(fed, d, sizes.inner) + multiply(fed, sizes.inner, d)
         alive = kept
@@ -95,10 +95,11 @@ def test_paper_by_hand() -> None:
     assert paper_macs(BERT, [128] * 12) == 10_871_635_968 + 304_349_184
 
 
-@given(planned(), st.integers(1, 60))
-def test_executed_counts_every_product(case: tuple[Sizes, Plan], n: int) -> None:
+@given(planned(), st.integers(1, 60), st.integers(0, 60))
+def test_executed_counts_every_product(case: tuple[Sizes, Plan], n: int, held: int) -> None:
     sizes, plan = case
     assert executed_macs(sizes, plan, n) == counted(sizes, plan, n)
+    assert executed_macs(sizes, plan, n, held) == counted(sizes, plan, n, held)
     assert dense_macs(sizes, n, plan.restore) == counted(sizes, replace(plan, steps=()), n)
 
 
@@ -115,6 +116,16 @@ def test_reduction_by_hand() -> None:
     wider = reduction(TINY, HALF, lengths, max_length=8)
     assert wider.padded == pytest.approx(3 * dense_macs(TINY, 8) / executed)
     assert wider.unpadded == got.unpadded
+
+
+def test_reduction_with_held_tokens_by_hand() -> None:
+    # HALF keeps 2 of 4; where 3 are held, 3: 64 + 64 + 12 * 3 = 164 and 8 * 3 + 8 + 4 * 3 + 12 = 56
+    assert executed_macs(TINY, HALF, 4, held=3) == 164 + 56
+    got = reduction(TINY, HALF, Lengths.of([4, 4, 4, 4], held=[1, 2, 3, 3]))
+    assert got.unpadded == got.padded == pytest.approx(4 * 244 / (2 * 196 + 2 * 220))
+    assert got.paper == pytest.approx(4 * 384 / (2 * 268 + 2 * (192 + 4 * 4 * 3 + 5 * 9 + 12 * 3)))
+    whole = reduction(TINY, HALF, Lengths.of([4], held=[4]))
+    assert (whole.unpadded, whole.paper) == (1, 1)
 
 
 def test_max_length_cannot_be_below_the_data() -> None:

@@ -23,13 +23,20 @@ from toprune.bundle import Bundle
 from toprune.errors import UserError
 from toprune.export import export
 from toprune.export.graph import PLAN, dense_plan, input_names, write_onnx
-from toprune.export.parity import check, draw, shapes
+from toprune.export.parity import check, draw, guarded, shapes
 from toprune.export.quantize import quantize
 from toprune.plan import Plan, Score, Step
 from toprune.run.engines import OnnxRuntime, OpenVino
 from toprune.run.runner import Runner
 from toprune.run.sheet import Sheet
 
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "protect": {"protect": (5, 9)},
+    "pair": {"protect": (5,), "protect_until": 2},
+    "restore": {"restore": "last"},
+    "restored pair": {"restore": "last", "protect_until": 2},
+}
 STEPS = (Step(0, Fraction(3, 5)), Step(1, Fraction(2, 5)), Step(2, Fraction(1, 5)))
 LIMIT = 64
 
@@ -56,10 +63,8 @@ def token_model(family: str) -> Any:
 @cache
 def exported(family: str, score: Score, kind: str) -> tuple[Any, Plan, Any]:
     """(model, plan, its file running); made once, for many batches."""
-    own: dict[str, Any] = {"protect": (5, 9)} if kind == "protect" else {}
-    own |= {"restore": "last"} if kind == "restore" else {}
-    plan = make_plan(family, score, **own)
-    model = token_model(family) if kind == "restore" else make_model(family)
+    plan = make_plan(family, score, **KINDS[kind])
+    model = token_model(family) if plan.restore == "last" else make_model(family)
     path = Path(mkdtemp(prefix="toprune-test-")) / "model.onnx"
     write_onnx(model, plan, path)
     return model, plan, Running(path)
@@ -76,10 +81,10 @@ class Running:
         return np.asarray(self.session.run(["logits"], feeds)[0])
 
 
-@pytest.mark.parametrize("kind", ["plain", "protect"])
+@pytest.mark.parametrize("kind", ["plain", "protect", "pair"])
 @pytest.mark.parametrize("score", ["received", "probe"])
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_file_gives_the_logits_of_torch(
     family: str, score: Score, kind: str, data: st.DataObject
@@ -96,18 +101,19 @@ def test_file_gives_the_logits_of_torch(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_openvino_runs_the_same_file(family: str, score: Score) -> None:
     pytest.importorskip("openvino")
-    model, plan, engine = exported(family, score, "protect")
+    model, plan, engine = exported(family, score, "pair")
     assert check(model, plan, OpenVino(engine.path, threads=1).run, LIMIT).worst <= 1
 
 
+@pytest.mark.parametrize("kind", ["restore", "restored pair"])
 @pytest.mark.parametrize("score", ["received", "probe"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_file_gives_every_token_back(family: str, score: Score) -> None:
-    model, plan, engine = exported(family, score, "restore")
+def test_file_gives_every_token_back(family: str, score: Score, kind: str) -> None:
+    model, plan, engine = exported(family, score, kind)
     rng = np.random.default_rng(0)
     attach(model, plan)
     for lengths, padded in shapes(LIMIT):
-        feeds = draw(model.config, rng, lengths, padded)
+        feeds = draw(model.config, rng, lengths, padded, sown=guarded(plan))
         with torch.inference_mode():
             wanted = model(**{k: torch.from_numpy(x) for k, x in feeds.items()}).logits.numpy()
         live = feeds["attention_mask"].astype(bool)
@@ -185,6 +191,23 @@ def test_check_refuses_the_file_of_another_plan() -> None:
     model, _, engine = exported("bert", "received", "plain")
     with pytest.raises(UserError, match="differs"):
         check(model, make_plan("bert", "received", min_tokens=6), engine.run, LIMIT)
+
+
+def test_check_tries_pairs_and_protected_ids() -> None:
+    """Of a vocabulary of thousands no random text would have them; the file of a plan that does not
+    protect must still be found out."""
+    model, _, engine = exported("bert", "received", "plain")
+    for own in ({"protect_until": 2}, {"protect": (5, 9)}):
+        with pytest.raises(UserError, match="differs"):
+            check(model, make_plan("bert", "received", **own), engine.run, LIMIT)
+    model.config.vocab_size, vocabulary = 10**6, model.config.vocab_size
+    try:
+        feeds = draw(model.config, np.random.default_rng(0), [40, 40], 50, sown=(2, 5))
+    finally:
+        model.config.vocab_size = vocabulary
+    for token in (2, 5):
+        assert 1 <= (feeds["input_ids"] == token).sum() <= 16
+    assert (feeds["input_ids"][:, 40:] == 1).all()
 
 
 def test_check_draws_anew_when_a_choice_is_too_close() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toprune.errors import UserError
-from toprune.plan import Plan, Score, Step
+from toprune.plan import Plan, Score, Step, held_tokens
 
 GOLDEN = """\
 {
@@ -24,6 +24,7 @@ GOLDEN = """\
   "steps": [{"layer": 0, "keep": "37/50"}, {"layer": 2, "keep": "1/3"}],
   "probe": [0.1, -2.0, 1e-07],
   "protect": [101, 102],
+  "protect_until": 102,
   "min_tokens": 3,
   "restore": "last",
   "provenance": {"method": "top", "seed": 7}
@@ -37,6 +38,7 @@ GOLDEN_PLAN = Plan(
     steps=(Step(0, Fraction(37, 50)), Step(2, Fraction(1, 3))),
     probe=(0.1, -2.0, 1e-7),
     protect=(101, 102),
+    protect_until=102,
     min_tokens=3,
     restore="last",
     provenance={"method": "top", "seed": 7},
@@ -64,6 +66,7 @@ def plans(draw: st.DrawFn) -> Plan:
         steps=tuple(map(Step, layers, keeps)),
         probe=None if probe is None else tuple(probe),
         protect=tuple(draw(st.lists(st.integers(0, 2**31)))),
+        protect_until=draw(st.none() | st.integers(0, 2**31)),
         min_tokens=draw(st.integers(1, 5)),
         restore=draw(st.sampled_from(["none", "last"])),
         provenance=draw(st.dictionaries(st.text(), st.integers() | st.text() | st.none())),
@@ -79,6 +82,7 @@ def test_optional_fields_have_defaults() -> None:
     required = ("schema", "family", "n_layers", "width", "score", "steps")
     whole = json.loads(PLAIN.to_json())
     assert Plan.from_json(json.dumps({key: whole[key] for key in required})) == PLAIN
+    assert PLAIN.protect_until is None
 
 
 @settings(max_examples=50, deadline=None)
@@ -89,9 +93,12 @@ def test_json_round_trip(plan: Plan) -> None:
 
 
 @settings(deadline=None)
-@given(plans(), st.integers(1, 600))
-def test_lengths_are_the_smallest_integers_that_satisfy_the_steps(plan: Plan, n: int) -> None:
-    entering = plan.lengths(n)
+@given(plans(), st.integers(1, 600), st.integers(0, 60))
+def test_lengths_are_the_smallest_integers_that_satisfy_the_steps(
+    plan: Plan, n: int, held: int
+) -> None:
+    entering = plan.lengths(n, held)
+    assert held or entering == plan.lengths(n)
     assert len(entering) == plan.n_layers
     assert entering[0] == n
     assert entering == sorted(entering, reverse=True)
@@ -100,7 +107,8 @@ def test_lengths_are_the_smallest_integers_that_satisfy_the_steps(plan: Plan, n:
     for layer, entered in enumerate(entering):
         assert entered == alive
         if layer in share:  # brute force: count up until there are enough
-            enough = (k for k in range(1, n + 1) if k >= min(n, plan.min_tokens))
+            least = min(n, max(plan.min_tokens, held))
+            enough = (k for k in range(1, n + 1) if k >= least)
             alive = next(k for k in enough if k >= share[layer] * n)
 
 
@@ -119,6 +127,29 @@ def test_keep(keep: Fraction, n: int, kept: int) -> None:
     assert PLAIN.keep(Step(0, keep), n) == kept
 
 
+@pytest.mark.parametrize(("held", "kept"), [(0, 25), (25, 25), (26, 26), (50, 50), (51, 50)])
+def test_keep_is_at_least_what_is_held(held: int, kept: int) -> None:
+    assert PLAIN.keep(Step(0, Fraction(1, 2)), 50, held) == kept
+
+
+@pytest.mark.parametrize(
+    ("ids", "protect", "until", "held"),
+    [
+        ([1, 5, 6, 2, 7, 2], (), None, 1),  # the first token, always
+        ([1, 5, 6, 2, 7, 2], (2,), None, 3),
+        ([1, 5, 1, 2, 7, 2], (1,), None, 2),  # nothing counts twice
+        ([1, 5, 6, 2, 7, 2], (), 2, 4),  # up to the first separator
+        ([1, 5, 6, 2, 7, 2], (5, 7), 2, 5),
+        ([1, 5, 6, 7], (7,), 2, 4),  # no separator: everything
+        ([2, 5, 6, 7], (), 2, 1),
+        ([1], (1,), 2, 1),
+        (np.array([1, 5, 2, 7, 2]), (2,), 2, 4),
+    ],
+)
+def test_held_tokens(ids: Any, protect: tuple[int, ...], until: int | None, held: int) -> None:
+    assert held_tokens(ids, protect, until) == held
+
+
 def test_no_steps_keep_everything() -> None:
     assert Plan("bert", 3, 8, "probe", ()).lengths(7) == [7, 7, 7]
 
@@ -134,6 +165,7 @@ def test_no_steps_keep_everything() -> None:
         ({"score": "random"}, "received or probe"),
         ({"restore": "first"}, "none or last"),
         ({"protect": (-1,)}, "token ids"),
+        ({"protect_until": -1}, "token id, not -1"),
         ({"steps": (Step(3, Fraction(1, 2)),)}, "layers 0 to 2"),
         ({"steps": (Step(-1, Fraction(1, 2)),)}, "layers 0 to 2"),
         ({"steps": (Step(1, Fraction(1, 2)), Step(0, Fraction(1, 2)))}, "must increase"),
@@ -189,6 +221,9 @@ def test_bad_steps_are_refused(keep: Any, says: str) -> None:
         ("steps", [{"layer": 0, "keep": "half"}], 'like "37/50"'),
         ("steps", [{"layer": 0, "keep": "1/0"}], 'like "37/50"'),
         ("steps", [{"layer": 0, "keep": "1e-999999999"}], 'like "37/50"'),
+        ("protect_until", "[SEP]", "protect_until must be int or NoneType"),
+        ("protect_until", True, "protect_until must be int or NoneType"),
+        ("protect_until", -3, "token id"),
         ("probe", "1,2,3", "probe must be list or NoneType"),
         ("probe", [1.0, None, 2.0], "probe must hold numbers"),
         ("probe", [True, 1.0, 2.0], "probe must hold numbers"),
@@ -287,6 +322,8 @@ def test_summary_counts_layers_from_one() -> None:
     text = GOLDEN_PLAN.summary()
     assert "layer  1 keeps  74.0%" in text
     assert "layer  3 keeps  33.3%" in text
+    assert "first text stays: all up to the first token 102" in text
+    assert "first text" not in PLAIN.summary()
     assert "every token stays" in replace(PLAIN, steps=()).summary()
 
 

@@ -37,6 +37,16 @@ HISTOGRAMS = {
 COLA = histogram(11, 4, 47)
 
 
+def query_and_document(seed: int = 0) -> Lengths:
+    """[CLS] query [SEP] document [SEP], the query protected: what a reranker reads."""
+    rng = np.random.default_rng(seed)
+    query, document = rng.integers(5, 21, 3000), rng.integers(20, 201, 3000)
+    return Lengths.of(query + document + 3, held=query + 2)
+
+
+PAIRS = query_and_document()
+
+
 @st.composite
 def plans(draw: st.DrawFn, first: int | None = 0) -> Plan:
     """Any monotone plan for MiniLM; its first step is at `first` if that is given."""
@@ -74,10 +84,62 @@ def test_short_texts_meet_two_times(plan: Plan) -> None:
     assert off(repair(MINILM, plan, COLA, budget), COLA, budget) <= 0.01
 
 
+@pytest.mark.parametrize("asked", ["2x", "3x"])
+@settings(max_examples=12, deadline=None)
+@given(plan=plans())
+def test_budgets_are_met_with_protected_queries(asked: str, plan: Plan) -> None:
+    budget = Budget.parse(asked)
+    guarded = replace(plan, protect_until=102)
+    assert off(repair(MINILM, guarded, PAIRS, budget), PAIRS, budget) <= 0.01
+
+
+@pytest.mark.parametrize("last", [None, 0])
+@pytest.mark.parametrize("asked", ["2x", "3x"])
+def test_geometric_with_protected_queries(asked: str, last: int | None) -> None:
+    budget = Budget.parse(asked)
+    plan = geometric(
+        MINILM,
+        PAIRS,
+        budget,
+        family="bert",
+        first=0,
+        last=last,
+        score="received",
+        protect_until=102,
+    )
+    assert plan.protect_until == 102
+    assert off(plan, PAIRS, budget) <= 0.01
+
+
+def test_without_the_queries_the_budget_is_missed() -> None:
+    """The tests above would say little if queries hardly mattered."""
+    budget = Budget.parse("3x")
+    forgotten = Lengths(tuple((n, 0, many) for n, many in PAIRS.counts))
+    plan = geometric(MINILM, forgotten, budget, family="bert", first=0, score="received")
+    assert off(plan, PAIRS, budget) > 0.02
+
+
+def test_what_is_held_bounds_the_reduction() -> None:
+    """Half of every text held: more than about 2x cannot be, however little a plan keeps."""
+    lengths = Lengths.of(range(20, 100, 2), held=range(10, 50))
+    plan = Plan("bert", 6, 384, "received", (Step(0, Fraction(1, 2)),), protect_until=102)
+    most = largest_reduction(MINILM, lengths, 0, 2, "none", "received")
+    with pytest.raises(UserError, match=f"at most {math.floor(most * 100) / 100:.2f}x"):
+        repair(MINILM, plan, lengths, Budget.parse("3x"))
+    met = repair(MINILM, plan, lengths, Budget(most, "the most"))
+    assert reduction(MINILM, met, lengths).unpadded == pytest.approx(most, rel=0.01)
+    everything = Lengths.of([30, 40], held=[30, 40])
+    assert largest_reduction(MINILM, everything, 0, 2, "none", "received") == 1
+
+
 @settings(max_examples=40, deadline=None)
-@given(plan=plans(first=None), asked=st.sampled_from(["1.5x", "2x", "3x", "5x"]))
-def test_what_cannot_be_reached_is_said(plan: Plan, asked: str) -> None:
-    budget, lengths = Budget.parse(asked), HISTOGRAMS["mrpc"]
+@given(
+    plan=plans(first=None),
+    asked=st.sampled_from(["1.5x", "2x", "3x", "5x"]),
+    lengths=st.sampled_from([HISTOGRAMS["mrpc"], PAIRS]),
+)
+def test_what_cannot_be_reached_is_said(plan: Plan, asked: str, lengths: Lengths) -> None:
+    budget = Budget.parse(asked)
     least = [replace(step, keep=Fraction(1, DENOMINATOR)) for step in plan.steps]
     reachable = reduction(MINILM, replace(plan, steps=tuple(least)), lengths).unpadded
     if budget.reduction <= reachable * 1.01:
@@ -104,24 +166,32 @@ def test_the_largest_reachable_budget_is_reached_when_asked() -> None:
 @pytest.mark.parametrize("score", ["received", "probe"])
 @pytest.mark.parametrize("restore", ["none", "last"])
 @pytest.mark.parametrize("first", range(5))
-def test_largest_reduction_is_the_lowest_plan(first: int, restore: Restore, score: Score) -> None:
+@pytest.mark.parametrize("lengths", [COLA, PAIRS], ids=["texts", "pairs"])
+def test_largest_reduction_is_the_lowest_plan(
+    first: int, restore: Restore, score: Score, lengths: Lengths
+) -> None:
     steps = tuple(Step(layer, Fraction(1, DENOMINATOR)) for layer in range(first, 5))
     probe = PROBE if score == "probe" else None
     plan = Plan("bert", 6, 384, score, steps, probe=probe, min_tokens=3, restore=restore)
-    most = largest_reduction(MINILM, COLA, first, 3, restore, score)
-    assert most == pytest.approx(reduction(MINILM, plan, COLA).unpadded, rel=1e-12)
+    most = largest_reduction(MINILM, lengths, first, 3, restore, score)
+    assert most == pytest.approx(reduction(MINILM, plan, lengths).unpadded, rel=1e-12)
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(3, 40), min_size=1, max_size=6), st.floats(1.05, 4))
-def test_no_notch_of_a_single_cut_comes_closer(sample: list[int], wanted: float) -> None:
+@given(
+    st.lists(st.tuples(st.integers(10, 40), st.integers(0, 10)), min_size=1, max_size=6),
+    st.floats(1.05, 4),
+)
+def test_no_notch_of_a_single_cut_comes_closer(
+    sample: list[tuple[int, int]], wanted: float
+) -> None:
     """Brute force over all thousandths, on few and short lengths where whole tokens bite."""
-    lengths, budget = Lengths.of(sample), Budget(wanted, "by hand")
+    lengths, budget = Lengths.of(*zip(*sample, strict=True)), Budget(wanted, "by hand")
     plan = Plan("bert", 6, 384, "received", (Step(0, Fraction(1, 2)),))
-    dense = sum(many * dense_macs(MINILM, n) for n, many in lengths.counts)
+    dense = sum(dense_macs(MINILM, n) for n, _ in sample)
 
     def miss(candidate: Plan) -> float:
-        executed = sum(many * executed_macs(MINILM, candidate, n) for n, many in lengths.counts)
+        executed = sum(executed_macs(MINILM, candidate, n, held) for n, held in sample)
         return abs(executed * wanted / dense - 1)
 
     try:
@@ -240,7 +310,7 @@ def test_steps_must_fit_the_model(first: int, last: int | None) -> None:
 
 
 def test_huge_histograms_do_not_overflow() -> None:
-    lengths = Lengths(tuple((n, 10**7) for n in range(50, 513)))
+    lengths = Lengths(tuple((n, 7, 10**7) for n in range(50, 513)))
     budget = Budget.parse("3x")
     plan = geometric(MINILM, lengths, budget, family="bert", first=0, score="received")
     assert off(plan, lengths, budget) <= 0.01

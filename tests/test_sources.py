@@ -98,6 +98,57 @@ def test_objects(make):
     assert load(make(ROWS), task="classify") == {"train": Examples(TEXTS, labels=[0, 1, 1])}
 
 
+# Of every task: rows with lists, the same rows as a CSV file can hold them, and what they are.
+TASKS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], Examples]] = {
+    "multilabel": (
+        [{"text": "u", "labels": ["b", "a"]}, {"text": "v", "labels": ["b"]}],
+        [{"text": "u", "labels": "b|a"}, {"text": "v", "labels": "b"}],
+        Examples(["u", "v"], None, [[0, 1], [1]], ["a", "b"]),
+    ),
+    "rank": (
+        [{"query": "q", "passage": f"d{i}", "relevance": i} for i in range(2)],
+        [{"query": "q", "passage": f"d{i}", "relevance": i} for i in range(2)],
+        Examples(["q", "q"], ["d0", "d1"], [0.0, 1.0]),
+    ),
+    "answer": (
+        [
+            {"question": "p", "context": "a b a", "answers": {"text": ["a"], "answer_start": [4]}},
+            {"question": "q", "context": "c", "answers": {"text": [], "answer_start": []}},
+        ],
+        [
+            {"question": "p", "context": "a b a", "answer": "a", "answer_start": "4"},
+            {"question": "q", "context": "c", "answer": "", "answer_start": ""},
+        ],
+        Examples(["p", "q"], ["a b a", "c"], [[("a", 4)], []]),
+    ),
+    "tokens": (
+        [{"tokens": ["a", "b"], "ner_tags": ["O", "X"]}, {"tokens": ["c"], "ner_tags": ["O"]}],
+        [{"tokens": "a b", "ner_tags": "O X"}, {"tokens": "c", "ner_tags": "O"}],
+        Examples([["a", "b"], ["c"]], None, [[0, 1], [0]], ["O", "X"]),
+    ),
+    "embed": (
+        [{"sentence1": "u", "sentence2": "v", "score": s} for s in (0.5, 4)],
+        [{"sentence1": "u", "sentence2": "v", "score": s} for s in (0.5, 4)],
+        Examples(["u", "u"], ["v", "v"], [0.5, 4.0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".json.gz", ".parquet"])
+@pytest.mark.parametrize("task", TASKS)
+def test_files_of_the_tasks(tmp_path: Path, task: str, ending: str):
+    rows, plain, expected = TASKS[task]
+    path = write(tmp_path / f"set{ending}", plain if ending in (".csv", ".tsv") else rows)
+    assert load(path, task=task) == {"train": expected}
+
+
+@pytest.mark.parametrize("make", [list, dataset, pd.DataFrame])
+@pytest.mark.parametrize("task", TASKS)
+def test_objects_of_the_tasks(task: str, make: Any):
+    rows, _, expected = TASKS[task]
+    assert load(make(rows), task=task) == {"train": expected}
+
+
 def test_dataset_with_a_format():
     assert load(dataset(ROWS).with_format("numpy"), task="classify")["train"].labels == [0, 1, 1]
 
@@ -126,6 +177,44 @@ def test_directory_of_files(tmp_path: Path):
     found = load(tmp_path, task="classify")
     assert list(found) == ["train", "validation", "test"]
     assert found["validation"].texts == TEXTS
+
+
+CONLL = """-DOCSTART- -X- O O
+
+EU NNP B-ORG
+rejects VBZ O
+
+
+-DOCSTART- -X- O O
+Don't VB O
+"""
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("ending", [".conll", ".bio"])
+@pytest.mark.parametrize("content", [CONLL, CONLL.replace(" ", "\t"), CONLL.replace("\n", "\r\n")])
+def test_a_word_per_line(tmp_path: Path, content: str, ending: str, packed: str):
+    path = tmp_path / f"train{ending}{packed}"
+    path.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
+    expected = Examples([["EU", "rejects"], ["Don't"]], None, [[0, 1], [1]], ["B-ORG", "O"])
+    assert load(path, task="tokens") == load(tmp_path, task="tokens") == {"train": expected}
+
+
+def test_words_alone_and_words_with_blanks(tmp_path: Path):
+    (tmp_path / "set.conll").write_text("EU\nrejects\n\nall\n")
+    assert load(tmp_path / "set.conll", task="tokens")["train"] == Examples(
+        [["EU", "rejects"], ["all"]]
+    )
+    (tmp_path / "set.bio").write_text("New York\tB\n\u00a0x\u2028y\tO\n")
+    assert load(tmp_path / "set.bio", task="tokens")["train"].texts == [["New York", "x\u2028y"]]
+
+
+@pytest.mark.parametrize("names", [["train.csv", "train.jsonl"], ["dev.csv", "valid.csv"]])
+def test_two_files_for_one_set(tmp_path: Path, names: list[str]):
+    for name in names:
+        write(tmp_path / name, ROWS)
+    with pytest.raises(UserError, match=f"two .* sets: {', '.join(names)}; keep one"):
+        load(tmp_path, task="classify")
 
 
 def test_directory_that_datasets_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -204,6 +293,9 @@ def test_unknown_ending(tmp_path: Path):
         ("set.jsonl", b'{"text": "a", "label": 0}\n{"text": \n', "line 2: Expecting value"),
         ("set.json", b"[1, 2]", "row 1 is a int, not named columns"),
         ("set.parquet", b"not parquet at all", "[Pp]arquet"),
+        ("set.conll", b"\n\n", "it is empty"),
+        ("set.conll", b"EU O\nrejects\n", "line 2: some lines have a word and a tag"),
+        ("set.json", b'{"data": [{"paragraphs": [7]}]}', "row 1 is a int, not named columns"),
         ("set.csv.gz", b"text,label\na,0\n", "Not a gzipped file"),
         ("set.csv.gz", PACKED[:-12], "end-of-stream"),
     ],

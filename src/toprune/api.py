@@ -1,25 +1,25 @@
 """The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
 input, found before the work begins wherever it can be."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from toprune.attachment import attach, detach
+from toprune.batching import in_batches
 from toprune.budget import Budget
-from toprune.bundle import Bundle
+from toprune.bundle import Bundle, read_report
 from toprune.cost import reduction
 from toprune.data import Columns, Examples, split_validation
-from toprune.encode import Collate, encode, lengths
+from toprune.encode import Collate, encode, lengths, rows_of
 from toprune.errors import UserError
-from toprune.evaluation import logits_of
+from toprune.evaluation import answers_of, load_answers, save_answers
 from toprune.families import has_segments, max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.glue import (
@@ -33,16 +33,21 @@ from toprune.glue import (
     load_sets,
     recipe_of,
 )
+from toprune.heads import outputs_of
 from toprune.methods.top import Top
 from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
-from toprune.plan import Score
+from toprune.plan import Plan, Score
+from toprune.pooling import read_pooling
 from toprune.processes import processes
 from toprune.report import evaluation_report, prune_report
 from toprune.stages import Job, Outcome, check_reach, run, settings_of
-from toprune.tasks import TASKS
+from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
+from toprune.tasks.multilabel import Multilabel
 from toprune.workplace import check_out, publish, settle, workplace
 
+LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
+QUERY_STAYS = ("rank",)  # tasks whose first text is what the answer is about
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
 
@@ -54,13 +59,14 @@ class Data:
     source: Any  # None: the hub's copy of a GLUE task
     columns: Columns = field(default_factory=Columns)
     max_length: int | None = None  # None: the paper's for a GLUE task, else what the model can take
+    skip_bad_rows: bool = False  # leave them out and say so, instead of refusing the data
 
 
 def finetune(
     model: Source,
     data: Data | Any,
     *,
-    task: str = "classify",
+    task: str | Task = "classify",
     out: str | Path,
     tokenizer: Any = None,
     schedule: Schedule | None = None,
@@ -70,23 +76,24 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune an encoder on labels, ready for `prune`; returns the report of its evaluation.
 
-    task: `classify`, `regress`, or a task of GLUE by name, with which come columns, class names,
-    a maximum length, a `schedule` (`short` or `paper`; `training` wins over it) and, where `data`
-    is None, the hub's copy.
+    task: a name of `tasks.TASKS`, one of these with settings (`Answer(stride=64)`), or a task of
+    GLUE by name, with which come columns, class names, a maximum length, a `schedule` (`short` or
+    `paper`; `training` wins over it) and, where `data` is None, the hub's copy.
     """
-    recipe = recipe_of(task, schedule)
+    recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     training = training or Training(**FINETUNE | dict(recipe.finetune))
-    kind, glue = _task(task)
+    kind, glue = _task(task, model)
     data = _data(data)
     check_out(Path(out), overwrite=overwrite)
     train_set, held_out = _sets(data, kind, glue, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
+    kind = _counted(kind, lambda: kind.num_outputs(train_set))
     torch.manual_seed(training.seed)  # of a new head
     dense = load_model(model, kind, train_set, new_head=True)
     tokenizer = tokenizer or load_tokenizer(model)
-    limit = _limit(dense, data, glue)
-    features, tests = (_encode(dense, tokenizer, e, limit) for e in (train_set, held_out))
+    limit = _limit(dense, kind, data, glue)
+    features, tests = (_encode(dense, tokenizer, kind, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
     learner = Learner(dense, kind, label_weight=1.0)
     settings = {
@@ -107,8 +114,8 @@ def finetune(
             label="fine-tuning",
             resume=resume,
         )
-        report = evaluation_report(kind, logits_of(dense, tests, collate), held_out)
-        report = as_reported(report, glue)
+        said = answers_of(dense, kind, tests, collate)
+        report = as_reported(evaluation_report(kind, said, rows_of(tests), held_out), glue)
         told = {"max_length": limit, "provenance": {"settings": settings}}
         publish(work, Bundle(dense, tokenizer, None, report | told))
     return report
@@ -119,7 +126,7 @@ def prune(
     data: Data | Any,
     budget: str | Budget,
     *,
-    task: str = "classify",
+    task: str | Task = "classify",
     out: str | Path | None = None,
     tokenizer: Any = None,
     schedule: Schedule | None = None,
@@ -127,6 +134,7 @@ def prune(
     top: Top | None = None,
     training: Training | None = None,
     protect: tuple[str, ...] = (),
+    protect_first: bool | None = None,
     auto_weight: bool = False,
     resume: bool = False,
     overwrite: bool = False,
@@ -136,8 +144,10 @@ def prune(
     It is also written to `out`; without one the work is done in a temporary place, not resumable.
     A model that is given as an object is changed: it holds the pruned weights afterwards.
     task, schedule: as in `finetune`; `score`, `top` and `training` win over the schedule.
+    protect: tokens that are never dropped. protect_first: nor is anything of the first text of a
+    pair; None: as is right for the task (a ranker keeps its query and the separators).
     """
-    recipe = recipe_of(task, schedule)
+    recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     top = top or Top(**recipe.top)
     training = training or Training(
         soft_epochs=recipe.epochs * recipe.soft,
@@ -145,44 +155,47 @@ def prune(
         **recipe.training,
     )
     asked = Budget.parse(budget)
-    kind, glue = _task(task)
+    kind, glue = _task(task, model)
     data = _data(data)
     if out is not None:
         check_out(Path(out), overwrite=overwrite)
-    names = class_names(config_of(model))
+    config = config_of(model)
+    names = class_names(config) if kind.HEAD in ("sequence", "tokens") else None
     train_set, held_out = _sets(data, kind, glue, training.seed, names)
+    kind = _counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     tokenizer = tokenizer or load_tokenizer(model)
-    limit = _limit(student, data, glue)
-    features, tests = (_encode(student, tokenizer, e, limit) for e in (train_set, held_out))
-    ids = _protected(tokenizer, protect)
+    limit = _limit(student, kind, data, glue)
+    features, tests = (_encode(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
+    ids, until = _protected(tokenizer, kind, protect, protect_first)
     job = Job(
         model=student,
         tokenizer=tokenizer,
         task=kind,
         features=features,
-        lengths=lengths(features),
+        lengths=lengths(features, ids, until),
         budget=asked,
         score=score or recipe.score,
         top=top,
         training=training,
         work=Path(),
         protect=ids,
-        min_tokens=max([2, *(_specials(f, ids) for f in features)]) if ids else 2,
+        protect_until=until,
     )
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
     with _place(out) as folder, workplace(folder, resume=resume) as work:
         settle(work, settings_of(job) | started | _chosen(glue, schedule))
         job.work = work / "stages"
-        dense = _dense_logits(job, tests)
+        dense = _dense_answers(job, tests)
         if auto_weight:
             job.top = _search_weight(job, resume=resume)
         outcome = run(job, resume=resume)
         attach(student, outcome.plan)
-        pruned = logits_of(student, tests, Collate(tokenizer), "evaluating pruned")
+        pruned = answers_of(student, kind, tests, Collate(tokenizer), "evaluating pruned")
         detach(student)
-        report = as_reported(prune_report(job, outcome, held_out, dense, pruned, limit), glue)
+        report = prune_report(job, outcome, held_out, rows_of(tests), dense, pruned, limit)
+        report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
         plan = replace(outcome.plan, provenance=report["provenance"])
         bundle = Bundle(student, tokenizer, plan, report)
@@ -199,28 +212,30 @@ def evaluate(
     """Metrics of a bundle, or of any fine-tuned model directory, on labelled data."""
     own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
     data = _data(data)
-    task = own.report.get("task", "regress" if own.model.config.num_labels == 1 else "classify")
-    (kind, _), glue = _task(task), glue_of(own.report)
+    kind, glue = own.task, glue_of(own.report)
+    names = class_names(own.model.config) if kind.HEAD in ("sequence", "tokens") else None
     chosen = load_labelled(
         data.source,
-        task=task,
+        task=kind.NAME,
         glue=glue,
         columns=data.columns,
         split=split,
-        label_names=class_names(own.model.config),
+        label_names=names,
+        skip_bad_rows=data.skip_bad_rows,
     )
     kind.check_head(own.model.config, chosen)
-    limit = data.max_length or own.report.get("max_length") or _limit(own.model, data, glue)
-    features = _encode(own.model, own.tokenizer, chosen, limit)
+    limit = data.max_length or own.report.get("max_length") or _limit(own.model, kind, data, glue)
+    features = _encode(own.model, own.tokenizer, kind, chosen, limit)
     if own.plan is not None:
         attach(own.model, own.plan)
     try:
-        logits = logits_of(own.model, features, Collate(own.tokenizer))
+        said = answers_of(own.model, kind, features, Collate(own.tokenizer))
     finally:
         detach(own.model)
-    report = as_reported(evaluation_report(kind, logits, chosen), glue) | {"max_length": limit}
+    report = evaluation_report(kind, said, rows_of(features), chosen)
+    report = as_reported(report, glue) | {"max_length": limit}
     if own.plan is not None:
-        found = lengths(features)
+        found = lengths(features, own.plan.protect, own.plan.protect_until)
         done = reduction(sizes_of(own.model), own.plan, found, max_length=limit)
         report |= {"executed": vars(done), "kept_per_layer": own.plan.lengths(round(found.mean))}
     return report
@@ -236,17 +251,40 @@ def _place(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder) / "bundle"
 
 
-def _task(name: str) -> tuple[ModuleType, Glue | None]:
-    """What is to be told about a text, and the GLUE task if it is one."""
-    glue = find(name)
+def _task(task: str | Task, model: Source) -> tuple[Task, Glue | None]:
+    """What is to be told about a text, and the GLUE task if it is one. By its name alone it has the
+    settings that the model's own directory says."""
+    if not isinstance(task, str):
+        return task, None
+    glue = find(task)
     if glue is not None:
-        return TASKS[glue.kind], glue
-    if name not in TASKS:
+        return make_task(glue.kind), glue
+    if task not in TASKS:
         raise UserError(
-            f"task '{name}' is not known; there are: {', '.join(TASKS)}, "
+            f"task '{task}' is not known; there are: {', '.join(TASKS)}, "
             f"and of GLUE: {', '.join(GLUE)}"
         )
-    return TASKS[name], None
+    return settle_task(task, model, {}), None
+
+
+def settle_task(name: str, model: Source, settings: Mapping[str, Any]) -> Task:
+    """The task with these settings, and for the others those that the model's directory says."""
+    return make_task(name, _told(name, model) | dict(settings))
+
+
+def _told(task: str, model: Source) -> dict[str, Any]:
+    """Settings that a directory gives for a task: ours, or those of sentence-transformers."""
+    if not isinstance(model, str | Path) or not Path(model).is_dir():
+        return {}
+    report = read_report(Path(model))
+    if report.get("task") == task:
+        return dict(report.get("task_settings", {}))
+    return (read_pooling(Path(model)) or {}) if task == "embed" else {}
+
+
+def _counted(kind: Task, outputs: Callable[[], int]) -> Task:
+    """A task that must know how many classes there are."""
+    return replace(kind, classes=outputs()) if isinstance(kind, Multilabel) else kind
 
 
 def _chosen(glue: Glue | None, schedule: str | None) -> dict[str, Any]:
@@ -259,25 +297,33 @@ def _data(data: Any) -> Data:
 
 
 def _sets(
-    data: Data, kind: ModuleType, glue: Glue | None, seed: int, names: list[str] | None = None
+    data: Data, kind: Task, glue: Glue | None, seed: int, names: list[str] | None = None
 ) -> tuple[Examples, Examples]:
     """(train, held out): the sets that the source has, or a seeded split of its only one. Held out
     is test before validation, but for GLUE validation, which is what everyone reports."""
     sets = load_sets(
-        data.source, task=kind.NAME, glue=glue, columns=data.columns, label_names=names
+        data.source,
+        task=kind.NAME,
+        glue=glue,
+        columns=data.columns,
+        label_names=names,
+        skip_bad_rows=data.skip_bad_rows,
     )
     train_set = sets.get("train") or next(iter(sets.values()))
     order = ("test", "validation") if glue is None else ("validation", "test")
     others = [sets[name] for name in order if name in sets and sets[name] is not train_set]
     if not others:
-        return split_validation(train_set, HELD_OUT, seed)
+        return split_validation(train_set, HELD_OUT, seed, task=kind.NAME)
     return train_set, next((e for e in others if e.labels is not None), others[-1])
 
 
-def _encode(model: Any, tokenizer: Any, examples: Examples, limit: int) -> list[dict[str, Any]]:
+def _encode(
+    model: Any, tokenizer: Any, task: Task, examples: Examples, limit: int
+) -> list[dict[str, Any]]:
     config = model.config
     return encode(
         tokenizer,
+        task,
         examples,
         limit,
         positions=max_positions(config),
@@ -285,34 +331,40 @@ def _encode(model: Any, tokenizer: Any, examples: Examples, limit: int) -> list[
     )
 
 
-def _limit(model: Any, data: Data, glue: Glue | None) -> int:
+def _limit(model: Any, task: Task, data: Data, glue: Glue | None) -> int:
     most = max_positions(model.config)
-    return data.max_length or (most if glue is None else min(most, glue.max_length))
+    usual = LIMITS.get(task.NAME, most) if glue is None else glue.max_length
+    return data.max_length or min(most, usual)
 
 
-def _protected(tokenizer: Any, words: tuple[str, ...]) -> tuple[int, ...]:
+def _protected(
+    tokenizer: Any, task: Task, words: tuple[str, ...], first: bool | None
+) -> tuple[tuple[int, ...], int | None]:
+    """(ids that stay, the id up to which everything stays)"""
     known = tokenizer.get_vocab()
     for word in words:
         if word not in known:
             raise UserError(f"--protect '{word}' is not a token of this tokenizer")
-    return tuple(sorted({known[word] for word in words}))
+    ids = {known[word] for word in words}
+    if not (task.NAME in QUERY_STAYS if first is None else first):
+        return tuple(sorted(ids)), None
+    until = tokenizer.sep_token_id
+    if until is None:
+        raise UserError(
+            "the tokenizer has no separator to tell the first text by; give protect_first=False "
+            "(--no-protect-first)"
+        )
+    return tuple(sorted({*ids, until})), until
 
 
-def _specials(feature: dict[str, Any], ids: tuple[int, ...]) -> int:
-    """Tokens of an example that must stay: the first one and every protected id."""
-    return 1 + sum(token in ids for token in feature["input_ids"][1:])
-
-
-def _dense_logits(job: Job, tests: Any) -> np.ndarray:
-    path = job.work / "dense.npy"
+def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:
+    path = job.work / "dense.npz"
     if path.exists():
-        return np.load(path)
-    dense = logits_of(job.model, tests, Collate(job.tokenizer), "evaluating dense")
+        return load_answers(path)
+    dense = answers_of(job.model, job.task, tests, Collate(job.tokenizer), "evaluating dense")
     job.work.mkdir(parents=True, exist_ok=True)
     if processes().is_main_process:
-        draft = path.with_name(".dense.npy")
-        np.save(draft, dense)
-        draft.replace(path)
+        save_answers(path, dense)
     return dense
 
 
@@ -324,8 +376,8 @@ def _search_weight(job: Job, *, resume: bool) -> Top:
     cut = max(1, len(rows) // 5)
     held = [job.features[i] for i in rows[:cut]]
     rest = [job.features[i] | {"index": j} for j, i in enumerate(rows[cut:])]
-    collate = Collate(job.tokenizer)
-    dense = torch.from_numpy(logits_of(job.model, held, collate, "weight search: dense"))
+    batches = [batch for _, batch in in_batches(held, Collate(job.tokenizer))]
+    dense = _said(job, batches)
     found: list[tuple[float, float]] = []
     for weight in (1e-2, 1e-3, 1e-4):
         trial = replace(
@@ -335,9 +387,33 @@ def _search_weight(job: Job, *, resume: bool) -> Top:
             work=job.work / f"weight-{weight:g}",
         )
         outcome: Outcome = run(trial, resume=resume)
-        attach(job.model, outcome.plan)
-        logits = torch.from_numpy(logits_of(job.model, held, collate, f"weight {weight:g}"))
-        detach(job.model)
-        found.append((float(job.task.distill_loss(logits, dense)), weight))
+        said = _said(job, batches, outcome.plan)
+        off = [
+            float(job.task.distill_loss(a, b, batch["attention_mask"])) * len(a)
+            for a, b, batch in zip(said, dense, batches, strict=True)
+        ]
+        found.append((sum(off), weight))
         job.model.load_state_dict(keep)
     return replace(job.top, distill_weight=min(found)[1])
+
+
+def _said(
+    job: Job, batches: Sequence[dict[str, torch.Tensor]], plan: Plan | None = None
+) -> list[torch.Tensor]:
+    """The model's outputs, batch by batch, under a plan or none."""
+    if plan is not None:
+        attach(job.model, plan)
+    training = job.model.training
+    job.model.eval()
+    with torch.inference_mode():
+        out = [
+            outputs_of(
+                job.task,
+                job.model(**{k: v for k, v in batch.items() if k != "labels"}),
+                batch["attention_mask"],
+            )
+            for batch in batches
+        ]
+    job.model.train(training)
+    detach(job.model)
+    return out

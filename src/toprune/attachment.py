@@ -41,6 +41,7 @@ class Policy(Protocol):
     """Who decides which tokens leave."""
 
     protect: tuple[int, ...]  # token ids that always stay
+    protect_until: int | None  # a token id: all up to the first one stays
     whole: bool  # the head reads every row: restore them all, and compute the last layer in full
 
     def begin(self) -> None:
@@ -63,7 +64,7 @@ class Follow:
 
     def __init__(self, plan: Plan, *, gather: bool = True):
         self.plan, self.gather = plan, gather
-        self.protect = plan.protect
+        self.protect, self.protect_until = plan.protect, plan.protect_until
         self.whole = plan.restore == "last"
         self.steps = {step.layer: step for step in plan.steps}
         self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
@@ -126,12 +127,16 @@ class Run:
 
     def begin(self, input_ids: Tensor | None, mask: Tensor) -> None:
         self.policy.begin()
+        ids, until = self.policy.protect, self.policy.protect_until
         protected = None
-        if self.policy.protect:
+        if ids or until is not None:
             if input_ids is None:
                 raise UserError("a plan that protects token ids needs input_ids, not embeddings")
-            ids = torch.tensor(self.policy.protect, device=input_ids.device)
-            protected = torch.isin(input_ids, ids)
+            known = torch.tensor(ids, dtype=torch.long, device=input_ids.device)
+            protected = torch.isin(input_ids, known)
+            if until is not None:
+                ends = (input_ids == until).long()
+                protected |= ends.cumsum(1) == ends  # no end before this token
         self.at = [start(mask, protected)] + [None] * (self.last + 1)
         self.left = [None] * (self.last + 1)
 

@@ -18,6 +18,7 @@ from toprune.budget import Lengths
 from toprune.cost import Reduction, reduction
 from toprune.errors import UserError
 from toprune.measure import Seconds, interleave, pinned, ratio
+from toprune.plan import Plan, held_tokens
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.sheet import GRAPHS, Sheet
@@ -30,6 +31,7 @@ Feeds = dict[str, NDArray[Any]]  # (B, S) each: what one call of a graph gets
 
 LENGTHS = (128, 256, 512)
 TIMED = 16  # texts, from the shortest to the longest: a round runs all of them
+QUERY = 12  # tokens of a random text that count as the first of a pair, where that is protected
 WORTH = 1.1  # times faster, or it is not worth a second model
 ALIKE = (("pruned fp32", "dense fp32"), ("pruned int8", "dense int8"))  # they differ in the plan
 PADDED = "dense padded"  # to the maximum, fp32
@@ -45,11 +47,17 @@ class Work:
     feeds: list[Feeds]
 
     @classmethod
-    def of(cls, name: str, rows: Sequence[Row], reader: Texts, batch: int = 1) -> "Work":
+    def of(
+        cls, name: str, rows: Sequence[Row], batch: int = 1, *, reader: Texts, plan: Plan
+    ) -> "Work":
         rows = sorted(rows, key=len)  # like lengths together, as the Runner does it
         starts = range(0, len(rows), batch)
         feeds = [reader.batch(rows[start : start + batch]) for start in starts]
-        return cls(name, Lengths.of(map(len, rows)), batch, feeds)
+        held = [held_tokens(row.ids.tolist(), plan.protect, plan.protect_until) for row in rows]
+        return cls(name, Lengths.of(map(len, rows), held), batch, feeds)
+
+
+Make = Callable[..., Work]  # (name, rows[, batch])
 
 
 def bench(
@@ -75,8 +83,9 @@ def bench(
     folder = Path(bundle_dir)
     sheet, there = _exported(folder, int8=int8)
     bundle = _load(folder)
-    reader = Texts(
+    reader = Texts.load(
         folder / "tokenizer.json",
+        sheet.made(),
         max_length=sheet.max_length,
         inputs=sheet.inputs,
         pad_token_id=sheet.pad_token_id,
@@ -84,11 +93,13 @@ def bench(
     if lengths and not all(1 <= n <= sheet.max_length for n in lengths):
         asked = ", ".join(map(str, lengths))
         raise UserError(f"lengths must be 1 to {sheet.max_length}, the bundle's, not {asked}")
+    assert bundle.plan is not None
+    make = partial(Work.of, reader=reader, plan=bundle.plan)
     if texts is None:
-        draw = _draw(bundle, first=int(reader.encode(["a"])[0].ids[0]), seed=seed)
-        works = _random(reader, draw, lengths or _fitting(sheet.max_length), batch)
+        draw = _draw(bundle, first=reader.first, seed=seed)
+        works = _random(make, draw, lengths or _fitting(sheet.max_length), batch)
     elif lengths is None:
-        works = _own(reader, texts, batch)
+        works = _own(make, reader, texts, batch)
     else:
         raise UserError("give texts or lengths to time, not both")
     flops = [_reduction(bundle, work, sheet.max_length) for work in works]
@@ -196,7 +207,7 @@ def _write(
         if name == "dense fp32":
             dense = replace(bundle.plan, steps=(), probe=None, score="received")
             names = input_names(bundle.model.config, bundle.tokenizer)
-            write_onnx(bundle.model, dense, paths[name], names)
+            write_onnx(bundle.model, dense, paths[name], names, bundle.task.OUTPUTS)
         else:
             quantize(paths[name.replace("int8", "fp32")], paths[name])
     return paths
@@ -213,28 +224,31 @@ def _draw(bundle: "Bundle", first: int, seed: int) -> Callable[[int], Row]:
     known = set(bundle.tokenizer.get_vocab().values())
     ordinary = np.array(sorted(known - {*bundle.tokenizer.all_special_ids, *bundle.plan.protect}))
     rng = np.random.default_rng(seed)
+    until = bundle.plan.protect_until
 
     def row(n: int) -> Row:
         ids = rng.choice(ordinary, n).astype(np.int64)
         ids[0] = first
+        if until is not None and n > QUERY:  # else all of it would be the text that stays
+            ids[QUERY] = until
         return Row(ids, np.zeros_like(ids))
 
     return row
 
 
 def _random(
-    reader: Texts, draw: Callable[[int], Row], lengths: Sequence[int], batch: int
+    make: Make, draw: Callable[[int], Row], lengths: Sequence[int], batch: int
 ) -> list[Work]:
     works: list[Work] = []
     for n in lengths:
-        works.append(Work.of(f"length {n}", [draw(n)], reader))
+        works.append(make(f"length {n}", [draw(n)]))
         if batch > 1:
             rows = [draw(n) for _ in range(batch)]
-            works.append(Work.of(f"{batch} x length {n}", rows, reader, batch))
+            works.append(make(f"{batch} x length {n}", rows, batch))
     return works
 
 
-def _own(reader: Texts, texts: Iterable[Text], batch: int) -> list[Work]:
+def _own(make: Make, reader: Texts, texts: Iterable[Text], batch: int) -> list[Work]:
     """Some of the user's texts, evenly spread from the shortest to the longest."""
     if isinstance(texts, str):  # else it would be timed letter by letter
         raise UserError('give a list of texts, not one: ["a text"]')
@@ -248,9 +262,9 @@ def _own(reader: Texts, texts: Iterable[Text], batch: int) -> list[Work]:
         count -= count % batch  # every batch is a full one
     picks = np.linspace(0, len(rows) - 1, count).round().astype(int)
     chosen = [rows[i] for i in picks]
-    works = [Work.of(f"{count} text{'s' if count > 1 else ''}", chosen, reader)]
+    works = [make(f"{count} text{'s' if count > 1 else ''}", chosen)]
     if batch > 1:
-        works.append(Work.of(f"{count} texts, {batch} a call", chosen, reader, batch))
+        works.append(make(f"{count} texts, {batch} a call", chosen, batch))
     return works
 
 

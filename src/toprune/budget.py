@@ -53,30 +53,46 @@ class Budget:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Histogram of live tokens per example, special tokens included: sorted (n, how many).
+    """Histogram of live tokens n per example, special tokens included, and of how many of them are
+    held (protected, so that no plan drops them; 0: nobody asked): sorted (n, held, how many).
 
     Exact, without bins: an encoder reads at most a few hundred distinct lengths, and `ceil(r * n)`
-    makes neighbouring lengths cost differently.
+    makes neighbouring lengths cost differently. Jointly, because what a plan keeps of an example is
+    at least what is held in it: a long query before a short document leaves little to drop.
     """
 
-    counts: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[int, int, int], ...]
 
     def __post_init__(self) -> None:
-        if not self.counts:
+        if not self.rows:
             raise UserError("no lengths to work with; give at least one example")
-        if any(n < 1 or many < 1 for n, many in self.counts):
+        if any(n < 1 or many < 1 for n, _, many in self.rows):
             raise UserError("every length and its count must be at least 1; remove empty texts")
-        if any(a >= b for (a, _), (b, _) in pairwise(self.counts)):
+        if any(not 0 <= held <= n for n, held, _ in self.rows):
+            raise UserError("of a text, 0 to all tokens can be held; count them with held_tokens")
+        if any(a[:2] >= b[:2] for a, b in pairwise(self.rows)):
             raise UserError("lengths must be sorted and distinct; build them with Lengths.of(...)")
 
     @classmethod
-    def of(cls, lengths: Iterable[int]) -> Self:
-        """Count the lengths of a data set, one number per example."""
-        return cls(tuple(sorted(Counter(int(n) for n in lengths).items())))
+    def of(cls, lengths: Iterable[int], held: Iterable[int] | None = None) -> Self:
+        """Count the lengths of a data set, one number per example, and beside it the number of its
+        tokens that always stay (`plan.held_tokens`), if the plan protects any."""
+        ns = [int(n) for n in lengths]
+        always = [0] * len(ns) if held is None else [int(h) for h in held]
+        pairs = Counter(zip(ns, always, strict=True))
+        return cls(tuple((n, h, many) for (n, h), many in sorted(pairs.items())))
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Sorted (n, how many), whatever is held."""
+        found: Counter[int] = Counter()
+        for n, _, many in self.rows:
+            found[n] += many
+        return tuple(found.items())
 
     def moment(self, power: int) -> int:
         """Sum of n**power over all examples, as an exact integer."""
-        return sum(many * n**power for n, many in self.counts)
+        return sum(many * n**power for n, _, many in self.rows)
 
     @property
     def total(self) -> int:
@@ -89,7 +105,7 @@ class Lengths:
 
     @property
     def max(self) -> int:
-        return self.counts[-1][0]
+        return self.rows[-1][0]
 
     def quantile(self, q: float) -> int:
         """Smallest length that at least a share q of the examples do not exceed."""
@@ -103,13 +119,16 @@ class Lengths:
         return self.max
 
     def to_json(self) -> dict[str, int]:
-        """A plain dict `{"53": 12, ...}`; keys are strings because JSON has no others."""
-        return {str(n): many for n, many in self.counts}
+        """A plain dict `{"53": 12, ...}`; keys are strings because JSON has no others. Where tokens
+        are held, so many of 53: `{"53/7": 12, ...}`."""
+        return {f"{n}/{held}" if held else str(n): many for n, held, many in self.rows}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         try:
-            return cls(tuple(sorted((int(n), int(many)) for n, many in data.items())))
+            cells = ((key.partition("/"), many) for key, many in data.items())
+            rows = ((int(n), int(held if slash else 0), int(m)) for (n, slash, held), m in cells)
+            return cls(tuple(sorted(rows)))
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, UserError):
                 raise

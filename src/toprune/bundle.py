@@ -8,6 +8,8 @@ from typing import Any
 
 from toprune.errors import UserError
 from toprune.plan import Plan
+from toprune.pooling import write_pooling
+from toprune.tasks import Embed, Task, task_for
 
 
 @dataclass
@@ -19,6 +21,10 @@ class Bundle:
     plan: Plan | None
     report: dict[str, Any]
 
+    @property
+    def task(self) -> Task:
+        return task_for(self.report, self.model.config)
+
     def save(self, folder: str | Path) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,6 +33,11 @@ class Bundle:
             shutil.copymode(folder / "config.json", weights)  # is served by another user
         self.tokenizer.save_pretrained(folder)
         self._settle_tokenizer(folder / "tokenizer_config.json")
+        if isinstance(self.task, Embed):
+            from toprune.families import max_positions, sizes_of
+
+            limit = self.report.get("max_length") or max_positions(self.model.config)
+            write_pooling(folder, self.task, sizes_of(self.model).width, limit)
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
         text = json.dumps(self.report, indent=1)
@@ -53,17 +64,19 @@ class Bundle:
         folder = Path(folder)
         if not folder.is_dir():
             raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
-        read_config(folder)
-        model = read_weights(folder).eval()
+        report = read_report(folder)
+        model = read_weights(folder, task_for(report, read_config(folder))).eval()
         plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
         if plan is not None:
             family = family_of(model)
             sizes = family.sizes(model.config)
             plan.check_model(family.name, sizes.layers, sizes.width)
-        return cls(model, load_tokenizer(folder), plan, _report(folder / "report.json"))
+        return cls(model, load_tokenizer(folder), plan, report)
 
 
-def _report(path: Path) -> dict[str, Any]:
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report of a directory; empty where it has none."""
+    path = folder / "report.json"
     try:
         report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:

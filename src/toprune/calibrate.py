@@ -7,7 +7,6 @@ labels are needed. First the plain shapes, then random moves of the best one's r
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,10 @@ import torch
 from torch import Tensor
 
 from toprune.attachment import attach, detach
+from toprune.heads import outputs_of
 from toprune.plan import DENOMINATOR, Plan, Step
 from toprune.progress import bar
+from toprune.tasks import Task
 
 MOVES = 24  # random moves after the plain shapes, when no training follows
 SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
@@ -25,7 +26,7 @@ SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
 def calibrate(
     model: Any,
     batches: Sequence[dict[str, Tensor]],
-    task: ModuleType,
+    task: Task,
     starts: Sequence[Plan],
     repaired: Callable[[Plan], Plan],
     *,
@@ -38,12 +39,17 @@ def calibrate(
     rng = np.random.default_rng(seed)
     try:
         with torch.inference_mode(), bar("calibrating", len(starts) + moves) as advance:
-            dense = [model(**batch).logits for batch in batches]
+
+            def said(batch: dict[str, Tensor]) -> Tensor:
+                return outputs_of(task, model(**batch), batch["attention_mask"])
+
+            dense = [said(batch) for batch in batches]
 
             def loss(plan: Plan) -> float:
                 attach(model, plan)
                 terms = [
-                    task.distill_loss(model(**batch).logits, target).item() * len(target)
+                    task.distill_loss(said(batch), target, batch["attention_mask"]).item()
+                    * len(target)
                     for batch, target in zip(batches, dense, strict=True)
                 ]
                 advance()

@@ -77,7 +77,10 @@ def finetune(
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
     max_length: o.MaxLength = None,
+    stride: o.Stride = None,
+    no_answer: o.NoAnswer = None,
     epochs: Annotated[float, typer.Option(help="Passes over the training set.")] = 3,
     lr: o.Lr = 5e-5,
     batch_size: o.BatchSize = 32,
@@ -115,8 +118,8 @@ def finetune(
     )
     report = toprune.finetune(
         model,
-        _data(data, text, pair, label, max_length),
-        task=task,
+        _data(data, text, pair, label, max_length, skip_bad_rows),
+        task=_task(task, model, stride=stride, no_answer=no_answer),
         out=out,
         schedule=schedule,
         training=replace(training, **o.unsaid(ctx, recipe.finetune)),
@@ -138,7 +141,11 @@ def prune(
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
     max_length: o.MaxLength = None,
+    stride: o.Stride = None,
+    no_answer: o.NoAnswer = None,
+    pooling: o.Pooling = None,
     score: Annotated[
         Literal["probe", "received"],
         typer.Option(help="How tokens are ranked: a fitted vector, or attention received (ToP)."),
@@ -183,6 +190,13 @@ def prune(
     ] = False,
     protect: Annotated[
         list[str] | None, typer.Option(help="A token that must stay; may be given repeatedly.")
+    ] = None,
+    protect_first: Annotated[
+        bool | None,
+        typer.Option(
+            "--protect-first/--no-protect-first",
+            help="Keep the whole first text of a pair; the task rank does so.",
+        ),
     ] = None,
     seed: o.Seed = 0,
     resume: o.Resume = False,
@@ -231,15 +245,16 @@ def prune(
     )
     bundle = toprune.prune(
         model,
-        _data(data, text, pair, label, max_length),
+        _data(data, text, pair, label, max_length, skip_bad_rows),
         budget,
-        task=task,
+        task=_task(task, model, stride=stride, no_answer=no_answer, pooling=pooling),
         out=out,
         schedule=schedule,
         score=score if o.said(ctx, "score") else recipe.score,
         top=replace(top, **o.unsaid(ctx, recipe.top)),
         training=replace(training, **o.unsaid(ctx, recipe.training)),
         protect=tuple(protect or ()),
+        protect_first=protect_first,
         auto_weight=is_auto,
         resume=resume,
         overwrite=overwrite,
@@ -261,6 +276,7 @@ def export(
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -275,7 +291,11 @@ def export(
     report = write(bundle, int8=int8, say=partial(typer.echo, err=True))
     if data is not None:
         report["measured"] = measured(
-            bundle, data, columns=_columns(text, pair, label), split=split
+            bundle,
+            data,
+            columns=_columns(text, pair, label),
+            split=split,
+            skip_bad_rows=skip_bad_rows,
         )
     tell(report, as_json, tables.exported(report), f"The files are in {bundle / 'onnx'}.")
 
@@ -288,6 +308,7 @@ def evaluate(
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
     max_length: o.MaxLength = None,
     runtime: Annotated[
         Literal["torch", "onnx", "openvino"],
@@ -326,7 +347,14 @@ def evaluate(
             from toprune.glue import glue_in
             from toprune.run.evaluate import evaluate as measure
 
-            report = measure(runner, data, glue=glue_in(bundle), columns=columns, split=split)
+            report = measure(
+                runner,
+                data,
+                glue=glue_in(bundle),
+                columns=columns,
+                split=split,
+                skip_bad_rows=skip_bad_rows,
+            )
             tell(report, as_json, tables.evaluated(report))
             return
         from toprune.progress import bar
@@ -341,7 +369,8 @@ def evaluate(
     if precision != "fp32" or threads is not None:
         raise UserError("--precision and --threads are for exported files; say --runtime onnx, too")
     hush(debug)
-    report = toprune.evaluate(bundle, _data(data, text, pair, label, max_length), split=split)
+    asked = _data(data, text, pair, label, max_length, skip_bad_rows)
+    report = toprune.evaluate(bundle, asked, split=split)
     tell(report, as_json, tables.evaluated(report))
 
 
@@ -372,11 +401,13 @@ def bench(
     hush(debug)
     from toprune.bench import bench as race
     from toprune.glue import glue_in, load_texts
+    from toprune.run.sheet import Sheet
 
     texts = None
     if data is not None:
         columns = _columns(text, pair, None)
-        texts = load_texts(data, glue=glue_in(bundle), columns=columns, split=split)
+        task = Sheet.load(bundle).task
+        texts = load_texts(data, task=task, glue=glue_in(bundle), columns=columns, split=split)
     report = race(
         bundle,
         texts=texts,
@@ -430,10 +461,19 @@ def _data(
     pair: str | None,
     label: str | None,
     max_length: int | None,
+    skip_bad_rows: bool,
 ) -> Any:
     from toprune.api import Data
 
-    return Data(source, _columns(text, pair, label), max_length)
+    return Data(source, _columns(text, pair, label), max_length, skip_bad_rows)
+
+
+def _task(name: str, model: str, **settings: Any) -> Any:
+    """The task, by its name where nothing is set: then the model's directory says how."""
+    from toprune.api import settle_task
+
+    given = {key: value for key, value in settings.items() if value is not None}
+    return settle_task(name, model, given) if given else name
 
 
 def _columns(text: str | None, pair: str | None, label: str | None) -> Any:

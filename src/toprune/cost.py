@@ -73,10 +73,10 @@ def dense_macs(sizes: Sizes, n: int, restore: Restore = "none") -> int:
     return example_macs(sizes, [n] * sizes.layers, restore, probed=False)
 
 
-def executed_macs(sizes: Sizes, plan: Plan, n: int) -> int:
-    """MACs of one example of n tokens under the plan, exactly as run."""
+def executed_macs(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
+    """MACs of one example of n tokens, `held` of them protected, under the plan, exactly as run."""
     probed = plan.score == "probe" and len(plan.steps) > 0
-    return example_macs(sizes, plan.lengths(n), plan.restore, probed=probed)
+    return example_macs(sizes, plan.lengths(n, held), plan.restore, probed=probed)
 
 
 def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
@@ -98,9 +98,9 @@ def reduction(
         raise UserError(
             f"max_length {longest} is below the longest example ({lengths.max}); raise it"
         )
-    executed = sum(many * executed_macs(sizes, plan, n) for n, many in lengths.counts)
+    executed = sum(many * executed_macs(sizes, plan, n, h) for n, h, many in lengths.rows)
     dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
-    paper = sum(many * paper_macs(sizes, plan.lengths(n)) for n, many in lengths.counts)
+    paper = sum(many * paper_macs(sizes, plan.lengths(n, h)) for n, h, many in lengths.rows)
     paper_dense = sum(many * paper_macs(sizes, [n] * sizes.layers) for n, many in lengths.counts)
     return Reduction(
         unpadded=dense / executed,
@@ -117,8 +117,8 @@ def expected_share(
 ) -> Number:
     """Expected executed over dense cost; `ratios[i]` is the share of n that enters layer i+1.
 
-    Tokens are real numbers here (T = R * n, no ceil), so gradients reach the ratios. The probe's
-    0.01 % is left to `repair`, which counts it.
+    Tokens are real numbers here (T = R * n, no ceil, nothing held), so gradients reach the ratios.
+    Protected tokens and the probe's 0.01 % are left to `repair`, which counts them.
     """
     if len(ratios) != sizes.layers - 1:
         raise ValueError(

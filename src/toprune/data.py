@@ -1,23 +1,69 @@
-"""Examples: texts (or pairs) with labels, from any source, with columns guessed when not named.
+"""Examples of every task, from any source, with columns guessed when not named.
+
+| task       | --text   | --pair   | --label                                                       |
+|------------|----------|----------|---------------------------------------------------------------|
+| classify   | text     | optional | class: a name, or a number from 0                             |
+| regress    | text     | optional | number                                                        |
+| multilabel | text     | optional | list of classes; text with one of `|`, `;`, `,` between them; |
+|            |          |          | or the names of columns with 0 and 1: a,b,c                   |
+| rank       | query    | document | relevance, 0 or more                                          |
+| answer     | question | context  | `{"text": [...], "answer_start": [...]}`, or the text alone,  |
+|            |          |          | with or without a column answer_start; empty: no answer       |
+| tokens     | words    |          | tags; both as lists, or as texts with blanks between          |
+| embed      | text     | optional | similarity of the pair                                        |
 
 Labels are optional all the way: a model and raw texts are enough to prune. What is there must be
-sound: an empty text found here is one clear line, found in the middle of a training it is an hour
-lost.
+sound: a bad row found here is one clear line, found in the middle of a training it is an hour lost.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from toprune.errors import UserError
-from toprune.labels import class_ids, is_unlabelled, name_rows, numbers
+from toprune.labels import (
+    BadRows,
+    Cells,
+    as_list,
+    as_text,
+    class_ids,
+    flagged,
+    is_missing,
+    is_true,
+    is_unlabelled,
+    label_lists,
+    name_rows,
+    numbers,
+    separator_of,
+    settle,
+    spans,
+    tag_lists,
+    without_flags,
+)
 from toprune.sources import SPLITS, Table, read
 
-# Pairs before single texts: QNLI has `question` and `sentence`, and needs both.
-PAIRS = (
+USUAL = ("train", "validation", "test")
+LEAST = {"regress": -math.inf, "rank": 0.0, "embed": -math.inf}  # labels of these are numbers
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a task reads, in words for people, and the usual names of such columns, likeliest first.
+
+    Pairs are tried before single texts: QNLI has `question` and `sentence`, and needs both.
+    """
+
+    what: str
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+    roles: tuple[str, str | None] = ("text", None)  # what the text is, and a pair that must be
+
+
+TEXT_PAIRS = (
     ("text", "text_pair"),
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -29,14 +75,61 @@ PAIRS = (
 )
 TEXTS = ("text", "sentence", "sentence1", "premise", "question", "review", "content", "query")
 LABELS = ("label", "labels", "score", "target", "class", "gold_label")
-USUAL = ("train", "validation", "test")
+QUERIES = ("query", "question", "text", "sentence1")
+DOCUMENTS = ("document", "passage", "doc", "text", "context", "answer", "sentence", "text_pair")
+READS = {
+    "classify": Reads(
+        "a text (--text), or two (--pair), and a class (--label)", TEXTS, LABELS, TEXT_PAIRS
+    ),
+    "regress": Reads(
+        "a text (--text), or two (--pair), and a number (--label)", TEXTS, LABELS, TEXT_PAIRS
+    ),
+    "multilabel": Reads(
+        "a text (--text), or two (--pair), and a list of classes (--label)",
+        TEXTS,
+        ("labels", "label", "classes", "tags", "topics", "target"),
+        TEXT_PAIRS,
+    ),
+    "rank": Reads(
+        "a query (--text), a document (--pair) and a relevance (--label)",
+        QUERIES,
+        ("label", "relevance", "score", "grade", "labels", "rating", "target"),
+        tuple((a, b) for a in QUERIES for b in (*DOCUMENTS, "sentence2") if a != b),
+        ("query", "document"),
+    ),
+    "answer": Reads(
+        "a question (--text), a context (--pair) and answers (--label)",
+        ("question", "query"),
+        ("answers", "answer", "answer_text"),
+        tuple(
+            (a, b)
+            for a in ("question", "query")
+            for b in ("context", "passage", "paragraph", "document", "text")
+        ),
+        ("question", "context"),
+    ),
+    "tokens": Reads(
+        "a list of words (--text) and a list of tags (--label)",
+        ("tokens", "words", "text", "sentence"),
+        ("ner_tags", "tags", "labels", "label"),
+        roles=("list of words", None),
+    ),
+    "embed": Reads(
+        "a text (--text), or two (--pair) and their similarity (--label)",
+        TEXTS,
+        ("score", "similarity", "similarity_score", "label", "labels"),
+        (*TEXT_PAIRS, ("anchor", "positive")),
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read. None is guessed; who names the text must name the pair too.
+    """Which columns to read. None is guessed; who names the text must name the pair too (where the
+    task has to have one, it is guessed).
 
-    Numbers ("3") name the columns, from zero, of a CSV or TSV file without a header.
+    Numbers ("3") name the columns, from zero, of a CSV or TSV file without a header. Several label
+    columns ("a,b,c") are one class each, 0 or 1, of the task multilabel.
     """
 
     text: str | None = None
@@ -46,29 +139,45 @@ class Columns:
     @property
     def are_numbers(self) -> bool:
         named = [name for name in (self.text, self.pair, self.label) if name]
-        return bool(named) and all(name.isdecimal() for name in named)
+        return bool(named) and all(part.isdecimal() for n in named for part in n.split(","))
 
 
 @dataclass(frozen=True)
 class Examples:
-    """One set of examples. `labels` are class ids, or real numbers for regression."""
+    """One set of examples of a task.
 
-    texts: list[str]
+    | task       | texts             | labels: one entry for each text                             |
+    |------------|-------------------|-------------------------------------------------------------|
+    | classify   | texts             | class id                                                    |
+    | regress    | texts             | number                                                      |
+    | multilabel | texts             | sorted class ids, maybe none                                |
+    | rank       | queries           | relevance of the document, which is in `pairs`              |
+    | answer     | questions         | (answer, first character in the context); none: no answer   |
+    | tokens     | lists of words    | tag ids, one for each word                                  |
+    | embed      | texts             | similarity of the pair                                      |
+    """
+
+    texts: list[Any]
     pairs: list[str] | None = None
-    labels: list[int] | list[float] | None = None
+    labels: list[Any] | None = None
     label_names: list[str] | None = None  # class names by id, when there are names
+    articles: list[Any] | None = None  # answer: which one a context is of, when known
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, indices: Iterable[int]) -> "Examples":
         chosen = [int(i) for i in indices]
-        pairs, labels = self.pairs, self.labels
+
+        def of(column: list[Any] | None) -> list[Any] | None:
+            return None if column is None else [column[i] for i in chosen]
+
         return Examples(
             texts=[self.texts[i] for i in chosen],
-            pairs=None if pairs is None else [pairs[i] for i in chosen],
-            labels=None if labels is None else [labels[i] for i in chosen],
+            pairs=of(self.pairs),
+            labels=of(self.labels),
             label_names=self.label_names,
+            articles=of(self.articles),
         )
 
 
@@ -79,17 +188,20 @@ def load(
     columns: Columns | None = None,
     split: str | None = None,
     label_names: Sequence[str] | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Examples]:
     """Read a source (see `sources.read`) into its train, validation and test sets.
 
     split: read only this one; it also names a source that has no splits ("train" when None).
     label_names: the model's class names by id (`tasks.classify.class_names`), so that labels which
-    are written as names get the ids that the model means by them.
+    are written as names get the ids that the model means by them. skip_bad_rows: see `from_tables`.
     """
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
-    columns = choose_columns(columns, present_in(tables))
-    return from_tables(tables, columns, task=task, label_names=label_names)
+    columns = choose_columns(columns, present_in(tables), task)
+    return from_tables(
+        tables, columns, task=task, label_names=label_names, skip_bad_rows=skip_bad_rows
+    )
 
 
 def from_tables(
@@ -99,47 +211,62 @@ def from_tables(
     task: str,
     label_names: Sequence[str] | None = None,
     blanks: bool = False,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Examples]:
     """The sets of a source by name, once it is settled which columns to read.
 
-    blanks: one text of a pair may be empty.
+    blanks: one text of a pair may be empty. skip_bad_rows: leave out rows without a text or a
+    label, or with a label that cannot be, and warn of them; otherwise they are an error.
     """
     blanks = blanks and columns.pair is not None
-    texts = {name: _texts(table, str(columns.text), name, blanks) for name, table in tables.items()}
-    pairs = {
-        name: _texts(table, columns.pair, name, blanks) if columns.pair else None
-        for name, table in tables.items()
-    }
-    labels, names = _labels(tables, columns.label, task, label_names)
-    found = {name: Examples(texts[name], pairs[name], labels.get(name), names) for name in tables}
-    for name, examples in found.items():
-        _refuse_useless(examples, name)
+    parts = {n: _read_part(table, columns, task, n, blanks) for n, table in tables.items()}
+    labels, names = _labels(parts, columns.label, task, label_names)
+    settle((part.bad for part in parts.values()), skip_bad_rows)
+    found: dict[str, Examples] = {}
+    for name, part in parts.items():
+        articles = _column(part.table, "article", "title") if task == "answer" else None
+        whole = Examples(part.texts, part.pairs, labels.get(name), names, articles)
+        found[name] = whole.take(row for row in range(len(whole)) if row not in part.bad.rows)
+        _refuse_useless(found[name], name, task)
     return found
 
 
 def read_texts(
-    source: Any, *, columns: Columns | None = None, split: str | None = None
-) -> list[str] | list[tuple[str, str]]:
-    """The texts or pairs alone, of the asked split or the one that is furthest from training."""
+    source: Any,
+    *,
+    columns: Columns | None = None,
+    split: str | None = None,
+    task: str = "classify",
+    skip_bad_rows: bool = False,
+) -> list[Any]:
+    """The texts (pairs as tuples, words as lists) alone, of the asked split or the one that is
+    furthest from training."""
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
     name = next(s for s in (split, "test", "validation", *tables) if s in tables)
-    columns = choose_columns(columns, list(tables[name].columns))
-    texts = _texts(tables[name], str(columns.text), name)
-    if columns.pair is None:
-        return texts
-    return list(zip(texts, _texts(tables[name], columns.pair, name), strict=True))
+    columns = choose_columns(columns, list(tables[name].columns), task)
+    part = _read_part(tables[name], columns, task, name)
+    settle([part.bad], skip_bad_rows)
+    texts = part.texts if part.pairs is None else zip(part.texts, part.pairs, strict=True)
+    return [text for row, text in enumerate(texts) if row not in part.bad.rows]
 
 
-def split_validation(examples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
+def split_validation(
+    examples: Examples, share: float, seed: int, *, task: str = "classify"
+) -> tuple[Examples, Examples]:
     """Set a share of the examples aside, seeded; classes keep their shares to within one example.
 
     Every class stays in train, even one of a single example: a class that only validation knows
-    would not fit the head that train asks for.
+    would not fit the head that train asks for. What belongs together is not torn apart, a query's
+    documents (rank) or the questions about a context (answer); the share is then met as nearly as
+    whole groups can.
     """
     if not 0 < share <= 0.5:
         raise UserError(f"a validation share of {share} is not in (0, 0.5]; 0.1 is usual")
     order = np.random.default_rng(seed).permutation(len(examples))
+    groups = {"rank": examples.texts, "answer": examples.pairs}.get(task)
+    if groups is not None:
+        return _parted(examples, _whole_groups(groups, order, share))
     labels = examples.labels
     if labels and isinstance(labels[0], int):
         ids = np.asarray(labels)
@@ -150,6 +277,23 @@ def split_validation(examples: Examples, share: float, seed: int) -> tuple[Examp
     # Every (1 / share)-th along the classes laid end to end.
     count = min(max(1, round(share * len(examples))), len(order) // 2)
     chosen = order[(np.arange(count) * 2 + 1) * len(order) // (2 * count)]
+    return _parted(examples, chosen)
+
+
+def _whole_groups(groups: Sequence[str], order: np.ndarray, share: float) -> np.ndarray:
+    """The places of the first groups in this order, so many as come nearest to the share."""
+    ids = {group: i for i, group in enumerate(dict.fromkeys(groups[i] for i in order))}
+    if len(ids) < 2:
+        raise UserError(
+            "all examples are of one query, or one context, so that none can be set aside; give a "
+            "validation set"
+        )
+    of_row = np.array([ids[group] for group in groups])
+    counts = np.cumsum(np.bincount(of_row))[:-1]  # rows of the first, of the first two, ...
+    return np.flatnonzero(of_row <= np.argmin(np.abs(counts - share * len(groups))))
+
+
+def _parted(examples: Examples, chosen: np.ndarray) -> tuple[Examples, Examples]:
     rest = np.setdiff1d(np.arange(len(examples)), chosen)
     return examples.take(rest), examples.take(np.sort(chosen))
 
@@ -176,21 +320,36 @@ def present_in(tables: Mapping[str, Table]) -> list[str]:
     return present
 
 
-def choose_columns(columns: Columns, present: Sequence[str]) -> Columns:
+def choose_columns(columns: Columns, present: Sequence[str], task: str = "classify") -> Columns:
     """Fill in the guesses from the names that are present, and check the names that are given."""
+    reads = READS[task]
     by_word = {name.strip().lower(): name for name in reversed(present)}
     text, pair, label = columns.text, columns.pair, columns.label
     if text is None and pair is None:
         text, pair = next(
-            ((by_word[a], by_word[b]) for a, b in PAIRS if a in by_word and b in by_word),
+            ((by_word[a], by_word[b]) for a, b in reads.pairs if a in by_word and b in by_word),
             (None, None),
         )
-    text = text or _guess(TEXTS, by_word, taken=(pair, label))
-    label = label or _guess(LABELS, by_word, taken=(text, pair))
+    text = text or _guess(reads.texts, by_word, taken=(pair, label))
+    role, second = reads.roles
+    if second:
+        pair = pair or _guess([b for _, b in reads.pairs], by_word, taken=(text, label))
+    label = label or _guess(reads.labels, by_word, taken=(text, pair))
     listed = ", ".join(present)
-    if text is None:
-        raise UserError(f"which column is the text? Name it; columns here: {listed}")
-    for wanted in filter(None, (text, pair, label)):
+    missing = role if text is None else second if pair is None else None
+    if missing:
+        raise UserError(
+            f"which column is the {missing}? Name it: the task {task} reads {reads.what}; "
+            f"columns here: {listed}"
+        )
+    if task == "tokens" and pair:
+        raise UserError(f"the task tokens reads {reads.what}; leave --pair out")
+    if task == "embed" and pair is None:
+        if columns.label:
+            raise UserError(f"the task embed reads {reads.what}; name the second text, too")
+        label = None
+    labels = _label_columns(label, present) if task == "multilabel" else [label]
+    for wanted in filter(None, (text, pair, *labels)):
         if wanted not in present:
             raise UserError(f"no column {wanted!r}; columns here: {listed}")
     return Columns(text, pair, label)
@@ -202,63 +361,173 @@ def _guess(
     return next((by_word[w] for w in words if w in by_word and by_word[w] not in taken), None)
 
 
-def as_text(cell: Any) -> str:
-    """The text in a cell, or "": blanks and NaN are none, but a number is a text too."""
-    if isinstance(cell, str):
-        return cell if cell.strip() else ""
-    if isinstance(cell, Real):
-        return str(cell) if cell == cell else ""
-    if cell is None:
-        return ""
-    raise TypeError(f"a {type(cell).__name__}")
+def _label_columns(label: str | None, present: Iterable[str]) -> list[str]:
+    """The column, or the columns that a name like "a,b,c" stands for."""
+    if label is None or label in present:
+        return [label] if label else []
+    return [part.strip() for part in label.split(",")]
 
 
-def _texts(table: Table, column: str, name: str, blanks: bool = False) -> list[str]:
+# Texts
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One set while it is read: every row, and which of them are bad."""
+
+    table: Table
+    texts: list[Any]
+    pairs: list[str] | None
+    bad: BadRows
+
+
+def _read_part(table: Table, columns: Columns, task: str, name: str, blanks: bool = False) -> _Part:
+    cell_of = _words if task == "tokens" else as_text
+    texts = _read_column(table, str(columns.text), name, cell_of)
+    pairs = _read_column(table, columns.pair, name, cell_of) if columns.pair else None
+    bad = BadRows(name, len(texts))
+    if not blanks:
+        for column, cells in ((columns.text, texts), (columns.pair, pairs or [])):
+            bad.add(f"column {column!r} is empty", (r for r, cell in enumerate(cells) if not cell))
+    return _Part(table, texts, pairs, bad)
+
+
+def _read_column(table: Table, column: str, name: str, cell_of: Callable[[Any], Any]) -> list[Any]:
     if column not in table.columns:
         raise UserError(
             f"the {name} set has no column {column!r}; columns there: {', '.join(table.columns)}"
         )
-    texts: list[str] = []
-    bad: list[int] = []
+    found: list[Any] = []
     for row, cell in enumerate(table.columns[column]):
         try:
-            texts.append(as_text(cell))
+            found.append(cell_of(cell))
         except TypeError as problem:
             raise UserError(
                 f"column {column!r} of the {name} set holds {problem} in {name_rows([row])}, "
                 "not a text; name another column"
             ) from problem
-        if not texts[-1]:
-            bad.append(row)
-    if bad and not blanks:
-        raise UserError(
-            f"column {column!r} of the {name} set is empty in {name_rows(bad)}; drop the rows"
-        )
-    return texts
+    return found
+
+
+def _words(cell: Any) -> list[str]:
+    """Words of a list, or between the blanks of a text; none where all are blank."""
+    listed = as_list(cell)
+    words = as_text(cell).split() if listed is None else [as_text(word) for word in listed]
+    return words if any(words) else []
+
+
+def _column(table: Table, *names: str) -> list[Any] | None:
+    """The first of these columns that is there and not empty."""
+    columns = (list(table.columns[name]) for name in names if name in table.columns)
+    return next((cells for cells in columns if not all(map(is_missing, cells))), None)
+
+
+# Labels
 
 
 def _labels(
-    tables: Mapping[str, Table], column: str | None, task: str, label_names: Sequence[str] | None
-) -> tuple[Mapping[str, list[int] | list[float]], list[str] | None]:
-    if column is None:
-        return {}, None
-    cells = {name: list(t.columns[column]) for name, t in tables.items() if column in t.columns}
-    cells = {name: labels for name, labels in cells.items() if not is_unlabelled(labels)}
-    if task == "regress":
-        return {name: numbers(labels, name) for name, labels in cells.items()}, None
+    parts: Mapping[str, _Part], label: str | None, task: str, names: Sequence[str] | None
+) -> tuple[dict[str, list[Any]], list[str] | None]:
+    """A label for each row (None where it is bad) of those sets that have any; the class names."""
+    columns = _label_columns(label, present_in({n: part.table for n, part in parts.items()}))
+    parts = {n: p for n, p in parts.items() if label and set(columns) <= p.table.columns.keys()}
+    if len(columns) > 1:
+        lists = {
+            name: flagged({c: list(part.table.columns[c]) for c in columns}, part.bad)
+            for name, part in parts.items()
+        }
+        return _ids(parts, lists, task, dict.fromkeys(parts, columns), names)
+    cells = {n: dict(enumerate(part.table.columns[columns[0]])) for n, part in parts.items()}
+    if task == "answer":
+        return _answers(parts, columns, cells), None
+    cells = {name: rows for name, rows in cells.items() if not is_unlabelled(rows.values())}
+    for name, rows in cells.items():  # what is bad already says nothing about the classes
+        cells[name] = {row: cell for row, cell in rows.items() if row not in parts[name].bad.rows}
+    if task in LEAST:
+        return {n: _numbers(rows, parts[n], LEAST[task]) for n, rows in cells.items()}, None
     if not cells:
         return {}, None
-    classes = {name: t.classes[column] for name, t in tables.items() if column in t.classes}
-    return class_ids(cells, classes=classes, names=label_names)
+    classes = {
+        n: p.table.classes[columns[0]] for n, p in parts.items() if columns[0] in p.table.classes
+    }
+    return _ids(parts, _lists(parts, cells, task), task, classes, names)
 
 
-def _refuse_useless(examples: Examples, name: str) -> None:
+def _numbers(rows: Mapping[int, Any], part: _Part, least: float) -> list[float | None]:
+    found = numbers({(row, 0): cell for row, cell in rows.items()}, part.bad, least=least)
+    return [found.get((row, 0)) for row in range(part.bad.count)]
+
+
+def _answers(
+    parts: Mapping[str, _Part], columns: Sequence[str], cells: Mapping[str, Mapping[int, Any]]
+) -> dict[str, list[Any]]:
+    """Answers and their places; none where a row says that there is none, or gives none."""
+    found: dict[str, list[Any]] = {}
+    for name, rows in cells.items():
+        part, column = parts[name], columns[0]
+        starts = _column(part.table, f"{column}_start", "answer_start")
+        impossible = [is_true(c) for c in _column(part.table, "is_impossible") or [0] * len(rows)]
+        if all(map(is_missing, rows.values())) and not any(impossible):
+            continue  # not labelled
+        asked = {r: c for r, c in rows.items() if not impossible[r] and r not in part.bad.rows}
+        places = spans(asked, starts, part.pairs or [], part.bad)
+        found[name] = [places.get(row, []) for row in rows]
+    return found
+
+
+def _lists(
+    parts: Mapping[str, _Part], cells: Mapping[str, Mapping[int, Any]], task: str
+) -> dict[str, dict[int, list[Any]]]:
+    """The labels of each row, as many as the task gives to one text."""
+    if task == "tokens":
+        return {n: tag_lists(rows, parts[n].texts, parts[n].bad) for n, rows in cells.items()}
+    if task == "multilabel":
+        separator = separator_of(cell for rows in cells.values() for cell in rows.values())
+        lists = [label_lists(rows, separator, parts[n].bad) for n, rows in cells.items()]
+        return dict(zip(cells, without_flags(lists), strict=True))
+    return {name: {row: [cell] for row, cell in rows.items()} for name, rows in cells.items()}
+
+
+def _ids(
+    parts: Mapping[str, _Part],
+    lists: Mapping[str, Mapping[int, list[Any]]],
+    task: str,
+    classes: Mapping[str, Sequence[str]],
+    names: Sequence[str] | None,
+) -> tuple[dict[str, list[Any]], list[str] | None]:
+    flat: dict[str, Cells] = {
+        name: {
+            (row, place): label
+            for row, labels in rows.items()
+            if row not in parts[name].bad.rows
+            for place, label in enumerate(labels)
+        }
+        for name, rows in lists.items()
+    }
+    bad = {name: part.bad for name, part in parts.items()}
+    ids, known = class_ids(flat, bad, classes=classes, names=names)
+    found: dict[str, list[Any]] = {}
+    for name, rows in lists.items():
+        found[name] = [None] * bad[name].count
+        for row in rows.keys() - bad[name].rows:
+            of_row = [ids[name][row, place] for place in range(len(rows[row]))]
+            if task == "multilabel":
+                of_row = sorted(set(of_row))
+            found[name][row] = of_row[0] if task == "classify" else of_row
+    return found, known
+
+
+def _refuse_useless(examples: Examples, name: str, task: str) -> None:
     if not len(examples):
         raise UserError(f"the {name} set is empty; give at least two examples")
-    if examples.labels and len(set(examples.labels)) == 1:
-        label = examples.labels[0]
-        if examples.label_names:
-            label = examples.label_names[int(label)]
+    if not examples.labels or task == "answer":
+        return
+    seen = {tuple(label) if isinstance(label, list) else (label,) for label in examples.labels}
+    if task == "tokens":
+        seen = {(tag,) for tags in seen for tag in tags}
+    if len(seen) == 1:
+        names = examples.label_names
+        label = ", ".join(names[int(i)] if names else str(i) for i in seen.pop()) or "none"
         raise UserError(
             f"every label of the {name} set is {label}: there is nothing to learn or to measure; "
             "give examples of two classes or more, or leave the label column out"

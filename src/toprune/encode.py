@@ -1,64 +1,80 @@
-"""From texts to token ids, and from rows of ids to padded batches."""
+"""From examples to features (rows with what the head is to say), and from features to batches."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from toprune.budget import Lengths
 from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.labels import name_rows
+from toprune.plan import held_tokens
+from toprune.run.texts import Row, Texts
+from toprune.tasks import Task, texts_of
 
-CHUNK = 1000  # texts per call: a fast tokenizer's encodings weigh far more than the ids we keep
+NO_TAG = -100  # what torch's losses pass over
 
 
 def encode(
     tokenizer: Any,
+    task: Task,
     examples: Examples,
     max_length: int,
     *,
     positions: int | None = None,
     segments: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of `input_ids`, `token_type_ids` where the tokenizer has them, `label` and `index`.
+    """Features: `input_ids`, `token_type_ids` where the tokenizer has them, `label`, `index` and
+    the `row` that they are of. Several for a text that is read in windows.
 
     Not padded: that is for the batch. positions: how many tokens the model can place, if known;
     segments: whether it tells them apart (a BERT tokenizer may serve a model that does not).
     """
     _check(tokenizer, max_length, positions, is_pair=examples.pairs is not None)
+    names = ["input_ids"]
+    if segments and "token_type_ids" in tokenizer.model_input_names:
+        names.append("token_type_ids")
+    texts = Texts(
+        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),  # its own: this one is set up
+        task,
+        max_length=max_length,
+        inputs=names,
+        pad_token_id=tokenizer.pad_token_id or 0,
+        side=tokenizer.truncation_side,
+    )
+    rows = texts.encode(texts_of(task, examples))
+    _refuse_empty(tokenizer, task, examples, rows)
     features: list[dict[str, Any]] = []
-    empty: list[int] = []
-    for start in range(0, len(examples), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        encoded = tokenizer(
-            examples.texts[chunk],
-            None if examples.pairs is None else examples.pairs[chunk],
-            truncation=True,
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_special_tokens_mask=True,
-        )
-        empty += [start + i for i, m in enumerate(encoded.pop("special_tokens_mask")) if all(m)]
-        if not segments:
-            encoded.pop("token_type_ids", None)
-        features += [
-            {**dict(zip(encoded, row, strict=True)), "index": start + i}
-            for i, row in enumerate(zip(*encoded.values(), strict=True))
-        ]
-    if empty:
-        raise UserError(f"the tokenizer finds no token in {name_rows(empty)}; drop these texts")
-    if examples.labels is not None:
-        for feature, label in zip(features, examples.labels, strict=True):
-            feature["label"] = label
+    for index, row in enumerate(rows):
+        feature: dict[str, Any] = {"input_ids": row.ids.tolist(), "index": index, "row": row}
+        if row.segments is not None:
+            feature["token_type_ids"] = row.segments.tolist()
+        if examples.labels is not None and task.HEAD != "encoder":
+            key = "tags" if task.HEAD == "tokens" else "label"
+            feature[key] = task.target(row, examples.labels[row.text])
+        features.append(feature)
     return features
 
 
-def lengths(features: Iterable[dict[str, Any]]) -> Lengths:
-    """The histogram of live tokens, special ones included: what cost and budget are measured on."""
-    return Lengths.of(len(feature["input_ids"]) for feature in features)
+def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
+    return [feature["row"] for feature in features]
+
+
+def lengths(
+    features: Iterable[dict[str, Any]],
+    protect: tuple[int, ...] = (),
+    protect_until: int | None = None,
+) -> Lengths:
+    """The histogram of live tokens, special ones included, and of those that a plan must keep: what
+    cost and budget are measured on."""
+    texts = [feature["input_ids"] for feature in features]
+    if not protect and protect_until is None:
+        return Lengths.of(map(len, texts))
+    held = [held_tokens(ids, protect, protect_until) for ids in texts]
+    return Lengths.of(map(len, texts), held)
 
 
 class Collate:
@@ -77,6 +93,7 @@ class Collate:
         self.fill = {
             "input_ids": tokenizer.pad_token_id,
             "token_type_ids": tokenizer.pad_token_type_id,
+            "tags": NO_TAG,
         }
         self.extras = extras
 
@@ -91,8 +108,10 @@ class Collate:
             if name in features[0]
         }
         batch["attention_mask"] = (torch.arange(length) < counts[:, None]).long()  # (B, S)
-        if "label" in features[0]:  # int64 for classes, float32 for numbers
-            batch["labels"] = torch.tensor([feature["label"] for feature in features])  # (B,)
+        if "tags" in batch:
+            batch["labels"] = batch.pop("tags")
+        if "label" in features[0]:  # int64 for classes and places, float32 for numbers
+            batch["labels"] = torch.tensor([feature["label"] for feature in features])  # (B, ...)
         if self.extras is not None:
             batch |= self.extras([feature["index"] for feature in features], length)
         return batch
@@ -102,7 +121,20 @@ def _pad(ids: list[int], length: int, fill: int) -> list[int]:
     return ids + [fill] * (length - len(ids))
 
 
+def _refuse_empty(tokenizer: Any, task: Task, examples: Examples, rows: Sequence[Row]) -> None:
+    is_pair = examples.pairs is not None and task.HEAD != "encoder"
+    frame = tokenizer.num_special_tokens_to_add(pair=is_pair)
+    empty = sorted({row.text % len(examples) for row in rows if len(row) <= frame})
+    if empty:
+        raise UserError(f"the tokenizer finds no token in {name_rows(empty)}; drop these texts")
+
+
 def _check(tokenizer: Any, max_length: int, positions: int | None, *, is_pair: bool) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{type(tokenizer).__name__} is a slow tokenizer without a tokenizer.json; "
+            "save the model with a fast one"
+        )
     if tokenizer.padding_side == "left":
         raise UserError(
             "the tokenizer pads on the left, but heads read the first token; "

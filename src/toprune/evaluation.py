@@ -1,6 +1,7 @@
-"""Logits of a torch model over a set."""
+"""What a torch model says over a set."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,24 +9,47 @@ import torch
 
 from toprune.batching import in_batches
 from toprune.encode import Collate
+from toprune.heads import by_token, outputs_of
 from toprune.progress import bar
+from toprune.tasks import Task
 
 
-def logits_of(
-    model: Any, features: Sequence[dict[str, Any]], collate: Collate, label: str = "evaluating"
-) -> np.ndarray:
-    """(N, C) in the order of the features; as attached, in eval mode."""
-    out: np.ndarray | None = None
+def answers_of(
+    model: Any,
+    task: Task,
+    features: Sequence[dict[str, Any]],
+    collate: Collate,
+    label: str = "evaluating",
+) -> list[np.ndarray]:
+    """The outputs of every feature, in order: (C,), or (n, C) of a head that answers by token; as
+    attached, in eval mode."""
+    out: list[np.ndarray] = [np.empty(0)] * len(features)
     training = model.training
     model.eval()
     with torch.inference_mode(), bar(label, len(features)) as advance:
         for rows, batch in in_batches(features, collate):
             batch.pop("labels", None)
-            logits = model(**batch).logits.numpy(force=True)
-            if out is None:
-                out = np.zeros((len(features), logits.shape[1]), np.float32)
-            out[rows] = logits
+            mask = batch["attention_mask"]
+            found = outputs_of(task, model(**batch), mask).numpy(force=True)
+            for row, one in zip(rows, found, strict=True):
+                length = len(features[row]["input_ids"])
+                out[row] = one[:length].copy() if by_token(task) else one
             advance(len(rows))
     model.train(training)
-    assert out is not None
     return out
+
+
+def save_answers(path: Path, outputs: Sequence[np.ndarray]) -> None:
+    """Whole or not at all; arrays of one number of axes, whatever their lengths."""
+    draft = path.with_name(f".{path.name}")
+    flat = np.concatenate([one.ravel() for one in outputs])
+    np.savez(draft, flat=flat, shapes=np.array([one.shape for one in outputs]))
+    draft.replace(path)
+
+
+def load_answers(path: Path) -> list[np.ndarray]:
+    with np.load(path) as found:
+        flat, shapes = found["flat"], found["shapes"]
+    ends = shapes.prod(1).cumsum()
+    parts = np.split(flat, ends[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -21,9 +20,11 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from toprune.batching import Buckets
 from toprune.encode import Collate
 from toprune.errors import UserError
+from toprune.heads import outputs_of
 from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES
 from toprune.processes import ON_CPU, backend, processes
+from toprune.tasks import Task
 from toprune.teacher import first_states
 from toprune.trainer_bar import Bar
 
@@ -40,7 +41,7 @@ class Training:
     lr_warmup: float = 0.06  # share of a stage's steps
     sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
-    state_weight: float = 10.0  # of the first token's states, layer by layer, beside the logits
+    state_weight: float = 10.0  # of the states of the one token that the head reads, layer by layer
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     dropout: bool = False  # while distilling: the dense model's answers are exact, noise only blurs
     max_grad_norm: float = 1.0
@@ -62,7 +63,7 @@ class Learner(nn.Module):
     def __init__(
         self,
         model: Any,
-        task: ModuleType,
+        task: Task,
         *,
         label_weight: float,
         state_weight: float = 0.0,
@@ -92,16 +93,18 @@ class Learner(nn.Module):
         teacher_states: Tensor | None = None,
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
-        out = self.model(**inputs, output_hidden_states=self.state_weight > 0)
-        logits = out.logits  # (B, C)
+        mask = inputs["attention_mask"]
+        stated = teacher_states is not None and self.state_weight > 0
+        out = self.model(**inputs, output_hidden_states=stated)
+        logits = outputs_of(self.task, out, mask)  # (B, C) or (B, S, C)
         terms: dict[str, Tensor] = {}
-        if teacher_states is not None and self.state_weight > 0:
+        if teacher_states is not None and stated:
             gap = F.mse_loss(first_states(out.hidden_states), teacher_states)
             terms["state"] = self.state_weight * gap
         if teacher_logits is not None:
-            terms["distill"] = self.task.distill_loss(logits, teacher_logits)
+            terms["distill"] = self.task.distill_loss(logits, teacher_logits, mask)
         if labels is not None and self.label_weight > 0:
-            terms["label"] = self.label_weight * self.task.label_loss(logits, labels)
+            terms["label"] = self.label_weight * self.task.label_loss(logits, labels, mask)
         if self.policy is not None:
             terms |= self._selection(self.policy, teacher_scores)
         self.parts = {name: float(term.detach()) for name, term in terms.items()}

@@ -267,6 +267,7 @@ def load_glue(
     columns: Columns | None = None,
     split: str | None = None,
     label_names: Sequence[str] | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Examples]:
     """The labelled sets of a task: train, validation, MNLI's validation_mismatched, and test where
     it has labels.
@@ -300,6 +301,7 @@ def load_glue(
         task=glue.kind,
         label_names=label_names if same else glue.classes,
         blanks=True,  # QQP has such pairs
+        skip_bad_rows=skip_bad_rows,
     )
     kept = {n: e for n, e in found.items() if n != "test" or e.labels is not None}
     if not kept:
@@ -315,13 +317,20 @@ def load_sets(
     columns: Columns | None = None,
     split: str | None = None,
     label_names: Sequence[str] | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Examples]:
     """The sets of a source, read as those of a GLUE task where there is one."""
+    how: Any = {
+        "columns": columns,
+        "split": split,
+        "label_names": label_names,
+        "skip_bad_rows": skip_bad_rows,
+    }
     if glue is not None:
-        return load_glue(glue, source, columns=columns, split=split, label_names=label_names)
+        return load_glue(glue, source, **how)
     if source is None:
         raise UserError("no data; name them with --data (the tasks of GLUE have a copy on the hub)")
-    return load(source, task=task, columns=columns, split=split, label_names=label_names)
+    return load(source, task=task, **how)
 
 
 def load_labelled(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
@@ -333,12 +342,19 @@ def load_labelled(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
 
 
 def load_texts(
-    source: Any, *, glue: Glue | None, columns: Columns | None = None, split: str | None = None
-) -> list[str] | list[tuple[str, str]]:
-    """The texts or pairs alone, of the set that would be evaluated on."""
+    source: Any,
+    *,
+    glue: Glue | None,
+    columns: Columns | None = None,
+    split: str | None = None,
+    task: str = "classify",
+    skip_bad_rows: bool = False,
+) -> list[Any]:
+    """The texts, pairs or lists of words alone, of the set that would be evaluated on."""
+    how: Any = {"columns": columns, "split": split, "skip_bad_rows": skip_bad_rows}
     if glue is None:
-        return read_texts(source, columns=columns, split=split)
-    chosen = _furthest(load_glue(glue, source, columns=columns, split=split), glue)
+        return read_texts(source, task=task, **how)
+    chosen = _furthest(load_glue(glue, source, **how), glue)
     texts, pairs = chosen.texts, chosen.pairs
     return texts if pairs is None else list(zip(texts, pairs, strict=True))
 

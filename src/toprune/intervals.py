@@ -1,33 +1,31 @@
-"""What logits are worth: metrics with intervals, paired tests. numpy alone, for the runtime."""
+"""What answers are worth: metrics with intervals, paired tests. numpy alone, for the runtime."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from toprune.tasks import Task
+
 DRAWS = 1000  # bootstrap resamples
 
 
-def with_intervals(
-    task: ModuleType, logits: np.ndarray, labels: np.ndarray, seed: int = 0
-) -> dict[str, dict[str, float]]:
-    """Every metric of the task with a 95 % bootstrap interval over examples."""
-    value = task.metrics(logits, labels)
-    draws = [task.metrics(logits[i], labels[i]) for i in _resamples(len(labels), seed)]
-    return {name: _summary(value[name], [d[name] for d in draws]) for name in task.METRICS}
+def with_intervals(task: Task, judged: np.ndarray, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Every metric of the task with a 95 % bootstrap interval over what was judged (units, k)."""
+    value = task.metrics(judged)
+    draws = [task.metrics(judged[i]) for i in _resamples(len(judged), seed)]
+    return {name: _summary(value[name], [d[name] for d in draws]) for name in value}
 
 
 def paired(
-    task: ModuleType, dense: np.ndarray, pruned: np.ndarray, labels: np.ndarray, seed: int = 0
+    task: Task, dense: np.ndarray, pruned: np.ndarray, seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Pruned minus dense on the same examples: difference, interval, two-sided bootstrap p."""
-    a, b = task.metrics(dense, labels), task.metrics(pruned, labels)
+    """Pruned minus dense on the same units: difference, interval, two-sided bootstrap p."""
+    a, b = task.metrics(dense), task.metrics(pruned)
     draws = [
-        (task.metrics(dense[i], labels[i]), task.metrics(pruned[i], labels[i]))
-        for i in _resamples(len(labels), seed)
+        (task.metrics(dense[i]), task.metrics(pruned[i])) for i in _resamples(len(dense), seed)
     ]
     out: dict[str, dict[str, float]] = {}
-    for name in task.METRICS:
+    for name in a:
         spread = np.array([y[name] - x[name] for x, y in draws])
         tail = min((spread <= 0).mean(), (spread >= 0).mean())
         out[name] = _summary(b[name] - a[name], spread) | {"p": float(min(1.0, 2 * tail))}

@@ -1,15 +1,28 @@
-"""From the cells of a label column to class ids or numbers, the same for every set of a source."""
+"""From the cells of a label column to class ids, numbers, tags or spans, the same for every set.
+
+What is wrong with a row is not raised here but noted (`BadRows`), so that all of it is told at
+once. Only a column that cannot be the labels of the task at all is refused on the spot.
+"""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from toprune.errors import UserError
 
-Cells = Sequence[Any]  # one label column as it was read
+# The labels of one set as they were read, by (row, place): a row may have many (tags), or none.
+Place = tuple[int, int]
+Cells = Mapping[Place, Any]
+Span = tuple[str, int]  # an answer, and its first character in the context
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")  # CSV files hold 1 as "1", and as "1.0" when pandas wrote it
+SEPARATORS = "|;,"  # between the classes of a text, in a text cell
+NEAR = (0, -1, 1, -2, 2)  # SQuAD's own files are off by a character in some rows
 
 
 def name_rows(rows: Sequence[int]) -> str:
@@ -19,106 +32,340 @@ def name_rows(rows: Sequence[int]) -> str:
     return f"row{'s' if len(rows) > 1 else ''} {shown}{more}"
 
 
+@dataclass
+class BadRows:
+    """What is wrong with which rows of one set."""
+
+    split: str
+    count: int  # rows of the set, good ones and bad
+    notes: list[str] = field(default_factory=list)
+    rows: set[int] = field(default_factory=set)
+
+    def add(self, what: str, rows: Iterable[int], why: str = "") -> None:
+        """Note `what`, the rows it stands in, and `why` that is bad; nothing where none does."""
+        bad = sorted(set(rows))
+        if bad:
+            self.notes.append(f"{what} in {name_rows(bad)} of the {self.split} set{why}")
+            self.rows.update(bad)
+
+    def label(self, cells: Cells, places: Sequence[Place], why: str) -> None:
+        if places:
+            self.add(f"the label {cells[places[0]]!r}", (row for row, _ in places), f" is {why}")
+
+
+def settle(sets: Iterable[BadRows], skip: bool) -> None:
+    """Refuse the bad rows in one line, or warn that they are left out."""
+    bad = [found for found in sets if found.rows]
+    count = sum(len(found.rows) for found in bad)
+    told = "; ".join(note for found in bad for note in found.notes)
+    if bad and not skip:
+        what, whom = ("1 bad row", "it") if count == 1 else (f"{count} bad rows", "them")
+        raise UserError(f"{what}: {told}; mend {whom}, or go on without {whom}: --skip-bad-rows")
+    for found in bad:
+        told = "; ".join(found.notes)
+        if len(found.rows) == found.count:
+            raise UserError(f"no row of the {found.split} set is left: {told}; check the columns")
+        warnings.warn(
+            f"{len(found.rows)} of {found.count} rows of the {found.split} set are bad and left "
+            f"out: {told}",
+            stacklevel=3,
+        )
+
+
 def fold(names: Sequence[str]) -> list[str]:
     """Names as they compare: ENTAILMENT is entailment."""
     return [name.strip().casefold() for name in names]
 
 
-def is_unlabelled(cells: Cells) -> bool:
+def as_text(cell: Any) -> str:
+    """The text in a cell, or "": blanks and NaN are none, but a number is a text too."""
+    if isinstance(cell, str):
+        return cell if cell.strip() else ""
+    if isinstance(cell, Real):
+        return str(cell) if cell == cell else ""
+    if cell is None:
+        return ""
+    raise TypeError(f"a {type(cell).__name__}")
+
+
+def as_list(cell: Any) -> list[Any] | None:
+    """The entries of a cell that holds several; Parquet files that pandas read hold arrays."""
+    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else None
+
+
+def is_missing(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return cell.strip().lower() in ("", "nan")
+    return cell is None or (isinstance(cell, Real) and math.isnan(cell))
+
+
+def is_unlabelled(cells: Iterable[Any]) -> bool:
     """Test sets of benchmarks carry an empty label column, or -1 in every row."""
-    return all(_is_missing(cell) or _whole(cell) == -1 for cell in cells)
+    return all(is_missing(cell) or _whole(cell) == -1 for cell in cells)
 
 
-def numbers(cells: Cells, split: str) -> list[float]:
-    _refuse_missing(cells, split)
-    values = [_number(cell) for cell in cells]
-    bad = [row for row, value in enumerate(values) if value is None]
-    _refuse(cells, bad, split, "not a number; mend it, or use the task classify")
-    return [value for value in values if value is not None]
+# Numbers
+
+
+def numbers(cells: Cells, bad: BadRows, *, least: float = -math.inf) -> dict[Place, float]:
+    """Real numbers; what is none, or below the least that makes sense, is a bad row."""
+    cells = _present(cells, bad)
+    values = {place: _number(cell) for place, cell in cells.items()}
+    odd = [place for place, value in values.items() if value is None]
+    bad.label(cells, odd, "not a number (names are for the task classify)")
+    found = {place: value for place, value in values.items() if value is not None}
+    low = [place for place, value in found.items() if value < least]
+    bad.label(cells, low, f"below {least:g}")
+    return found
+
+
+# Classes
 
 
 def class_ids(
     columns: Mapping[str, Cells],
+    bad: Mapping[str, BadRows],
     *,
     classes: Mapping[str, Sequence[str]],
     names: Sequence[str] | None,
-) -> tuple[dict[str, list[int]], list[str] | None]:
+) -> tuple[dict[str, dict[Place, int]], list[str] | None]:
     """Class ids of every set by the set's name, and the class names when there are any.
 
     classes: what a set's source calls its ids, where it does. names: the model's names by id; a
     label that is written as a name gets the model's id for it. Without either, names are sorted.
     """
-    for split, cells in columns.items():
-        _refuse_missing(cells, split)
+    columns = {split: _present(cells, bad[split]) for split, cells in columns.items()}
     given = next(iter(classes.values()), None)
     if given and (names is None or set(fold(given)) == set(fold(names))):
         # By name, because the order may differ, as MNLI's does in half of the models on the hub.
         columns = {
-            split: _spell(cells, classes.get(split), split) for split, cells in columns.items()
+            split: _spell(cells, classes.get(split), bad[split]) for split, cells in columns.items()
         }
         names = names or given
-    everything = [cell for cells in columns.values() for cell in cells]
+    everything = [cell for cells in columns.values() for cell in cells.values()]
     are_strings = all(isinstance(cell, str) for cell in everything)
     are_names = are_strings and set(everything) <= set(names or ())
-    if not are_names and all(_whole(cell) is not None for cell in everything):
-        ids = {split: _count_from_zero(cells, split) for split, cells in columns.items()}
+    wholes = [_whole(cell) is not None for cell in everything]
+    if not are_names and (all(wholes) or not are_strings or _are_real(everything)):
+        _refuse_real(everything)
+        ids = {split: _count_from_zero(cells, bad[split]) for split, cells in columns.items()}
         return ids, list(names) if names else None
-    if not are_names and (not are_strings or all(_number(cell) is not None for cell in everything)):
-        odd = next(cell for cell in everything if _whole(cell) is None)
-        raise UserError(
-            f"the label {odd!r} is not a class; classes are whole numbers from 0 or names "
-            "(real numbers are for the task regress)"
-        )
     known = list(names or sorted(set(everything)))
-    return {split: _look_up(cells, known, split) for split, cells in columns.items()}, known
+    return {split: _look_up(cells, known, bad[split]) for split, cells in columns.items()}, known
 
 
-def _spell(cells: Cells, names: Sequence[str] | None, split: str) -> Cells:
-    """Ids as names; what is written in words stays as it is."""
-    if names is None or any(_whole(cell) is None for cell in cells):
-        return cells
-    ids = _count_from_zero(cells, split)
-    bad = [row for row, i in enumerate(ids) if i >= len(names)]
-    known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
-    _refuse(cells, bad, split, f"not a class; there are: {known}")
-    return [names[i] for i in ids]
+def _are_real(cells: Sequence[Any]) -> bool:
+    return all(_number(cell) is not None for cell in cells)
 
 
-def _look_up(cells: Cells, names: Sequence[str], split: str) -> list[int]:
-    ids = {name: i for i, name in enumerate(fold(names))}
-    written = fold(cells)
-    if len(ids) < len(names):  # some names differ in case only, so case matters
-        ids, written = {name: i for i, name in enumerate(names)}, list(cells)
-    bad = [row for row, cell in enumerate(written) if cell not in ids]
-    _refuse(cells, bad, split, f"not a class of the model ({', '.join(names)}); rename it")
-    return [ids[cell] for cell in written]
-
-
-def _count_from_zero(cells: Cells, split: str) -> list[int]:
-    ids = [_whole(cell) for cell in cells]
-    bad = [row for row, value in enumerate(ids) if value is None or value < 0]
-    _refuse(cells, bad, split, "not a class: they count from 0; renumber them or drop the rows")
-    return [value for value in ids if value is not None]
-
-
-def _refuse_missing(cells: Cells, split: str) -> None:
-    bad = [row for row, cell in enumerate(cells) if _is_missing(cell)]
-    if bad:
+def _refuse_real(cells: Sequence[Any]) -> None:
+    """A column with a real number in it, or without any class, is not a column of classes."""
+    odd = [cell for cell in cells if _whole(cell) is None]
+    real = [cell for cell in odd if _number(cell) is not None]
+    if real or (odd and len(odd) == len(cells)):
         raise UserError(
-            f"the {split} set has no label in {name_rows(bad)}; add it or drop the rows"
+            f"the label {(real or odd)[0]!r} is not a class; classes are whole numbers from 0 or "
+            "names (real numbers are for the task regress)"
         )
 
 
-def _refuse(cells: Cells, bad: Sequence[int], split: str, why: str) -> None:
-    if bad:
-        where = f"{name_rows(bad)} of the {split} set"
-        raise UserError(f"the label {cells[bad[0]]!r} in {where} is {why}")
+def _spell(cells: Cells, names: Sequence[str] | None, bad: BadRows) -> Cells:
+    """Ids as names; a column that is written in words stays as it is."""
+    words = {cell for cell in cells.values() if isinstance(cell, str)}
+    if names is None or not set(fold(names)).isdisjoint(fold(list(words))):
+        return cells
+    ids = {place: _whole(cell) for place, cell in cells.items()}
+    odd = [place for place, i in ids.items() if i is None or not 0 <= i < len(names)]
+    known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+    bad.label(cells, odd, f"not a class; they count from 0: {known}")
+    return {place: names[i] for place, i in ids.items() if i is not None and 0 <= i < len(names)}
 
 
-def _is_missing(cell: Any) -> bool:
-    if isinstance(cell, str):
-        return cell.strip().lower() in ("", "nan")
-    return cell is None or (isinstance(cell, Real) and math.isnan(cell))
+def _look_up(cells: Cells, names: Sequence[str], bad: BadRows) -> dict[Place, int]:
+    ids = {name: i for i, name in enumerate(fold(names))}
+    written = dict(zip(cells, fold(list(cells.values())), strict=True))
+    if len(ids) < len(names):  # some names differ in case only, so case matters
+        ids, written = {name: i for i, name in enumerate(names)}, dict(cells)
+    odd = [place for place, cell in written.items() if cell not in ids]
+    bad.label(cells, odd, f"not a class of the model ({', '.join(names)})")
+    return {place: ids[cell] for place, cell in written.items() if cell in ids}
+
+
+def _count_from_zero(cells: Cells, bad: BadRows) -> dict[Place, int]:
+    ids = {place: _whole(cell) for place, cell in cells.items()}
+    odd = [place for place, value in ids.items() if value is None]
+    bad.label(cells, odd, "not a class, but the others are whole numbers")
+    low = [place for place, value in ids.items() if value is not None and value < 0]
+    bad.label(cells, low, "not a class: they count from 0, so renumber them")
+    return {place: value for place, value in ids.items() if value is not None and value >= 0}
+
+
+def _present(cells: Cells, bad: BadRows) -> Cells:
+    missing = [place for place, cell in cells.items() if is_missing(cell)]
+    bad.add("no label", (row for row, _ in missing))
+    return {place: cell for place, cell in cells.items() if not is_missing(cell)}
+
+
+# Several classes of one text
+
+
+def separator_of(cells: Iterable[Any]) -> str | None:
+    """What stands between the classes of text cells: the first of | ; , that occurs anywhere."""
+    used = {mark for cell in cells if isinstance(cell, str) for mark in SEPARATORS if mark in cell}
+    return next((mark for mark in SEPARATORS if mark in used), None)
+
+
+def label_lists(
+    cells: Mapping[int, Any], separator: str | None, bad: BadRows
+) -> dict[int, list[Any]]:
+    """The classes of each row: a list, or a text with a separator; "" is a text of no class."""
+    found: dict[int, list[Any]] = {}
+    for row, cell in cells.items():
+        entries = as_list(cell)
+        if isinstance(cell, str):
+            parts = cell.split(separator) if separator else [cell]
+            entries = [part.strip() for part in parts if part.strip()]
+        elif is_missing(cell):
+            continue
+        found[row] = [cell] if entries is None else entries
+    bad.add("no label", cells.keys() - found.keys())
+    return found
+
+
+def without_flags(lists: Iterable[dict[int, list[Any]]]) -> list[dict[int, list[Any]]]:
+    """Rows like [0, 1, 0, 0], one place for each class, become the numbers of the places with 1.
+
+    They are told from lists of ids by this: all are as long, and have three places or more, so that
+    ids of 0 and 1 alone would have to repeat.
+    """
+    parts = list(lists)
+    rows = [row for part in parts for row in part.values()]
+    lengths = {len(row) for row in rows}
+    flags = all(_whole(entry) in (0, 1) for row in rows for entry in row)
+    if len(lengths) != 1 or min(lengths) < 3 or not flags:
+        return parts
+    return [
+        {row: [i for i, entry in enumerate(entries) if _whole(entry)] for row, entries in p.items()}
+        for p in parts
+    ]
+
+
+def flagged(columns: Mapping[str, Sequence[Any]], bad: BadRows) -> dict[int, list[int]]:
+    """The numbers of the columns that hold a 1 (or true), where each column is one class."""
+    found: dict[int, list[int]] = {row: [] for row in range(bad.count)}
+    for number, (name, cells) in enumerate(columns.items()):
+        flags = [_flag(cell) for cell in cells]
+        odd = [row for row, flag in enumerate(flags) if flag is None]
+        bad.add(f"no 0 or 1 of {name!r}", odd)
+        for row, flag in enumerate(flags):
+            if flag:
+                found[row].append(number)
+    return found
+
+
+def is_true(cell: Any) -> bool:
+    return bool(_flag(cell))
+
+
+def _flag(cell: Any) -> bool | None:
+    words = {"true": True, "false": False}
+    if isinstance(cell, str) and cell.strip().lower() in words:
+        return words[cell.strip().lower()]
+    number = _whole(cell)
+    return bool(number) if number in (0, 1) else None
+
+
+# Tags
+
+
+def tag_lists(
+    cells: Mapping[int, Any], words: Sequence[Sequence[str]], bad: BadRows
+) -> dict[int, list[Any]]:
+    """One tag for each word: a list, or a text with blanks between the tags."""
+    found: dict[int, list[Any]] = {}
+    unequal: list[int] = []
+    for row, cell in cells.items():
+        tags = cell.split() if isinstance(cell, str) else as_list(cell)
+        found[row] = [cell] if tags is None else tags
+        if row not in bad.rows and len(found[row]) != len(words[row]):
+            unequal.append(row)
+    if unequal:
+        row = unequal[0]
+        counts = f"{len(words[row])} words but {len(found[row])} tags"
+        bad.add(counts, unequal)
+    return found
+
+
+# Answers
+
+
+def spans(
+    cells: Mapping[int, Any],
+    starts: Sequence[Any] | None,
+    contexts: Sequence[str],
+    bad: BadRows,
+) -> dict[int, list[Span]]:
+    """The answers of each row with their places, checked against the contexts; [] is no answer."""
+    found: dict[int, list[Span]] = {}
+    lost: dict[int, str] = {}
+    wrong: dict[int, str] = {}
+    for row, cell in cells.items():
+        found[row] = []
+        for text, start in _answers(cell, None if starts is None else starts[row], row, bad.split):
+            place = _place(text, start, contexts[row])
+            if place is not None:
+                found[row].append(place)
+            elif is_missing(start):
+                lost[row] = text
+            else:
+                wrong[row] = text
+    for rows, why in ((lost, "is not in its context"), (wrong, "is not where its start says")):
+        if rows:
+            bad.add(f"the answer {next(iter(rows.values()))!r}", rows, f" {why}")
+    return found
+
+
+def _answers(cell: Any, start: Any, row: int, split: str) -> list[tuple[str, Any]]:
+    """(text, start) of each answer: of `{"text": [...], "answer_start": [...]}`, of a list of
+    `{"text": ..., "answer_start": ...}`, of a list of texts, or of one text."""
+    try:
+        if isinstance(cell, Mapping):
+            texts, places = cell["text"], cell.get("answer_start")
+            many = as_list(texts)
+            texts = [texts] if many is None else many
+            places = [places] * len(texts) if many is None else as_list(places)
+            pairs = list(zip(texts, places or [None] * len(texts), strict=True))
+        elif (many := as_list(cell)) is not None:
+            pairs = [
+                (e["text"], e.get("answer_start")) if isinstance(e, Mapping) else (e, None)
+                for e in many
+            ]
+        else:
+            pairs = [(cell, start)]
+        return [(text, place) for text, place in ((as_text(t), p) for t, p in pairs) if text]
+    except (KeyError, TypeError, ValueError) as problem:
+        raise UserError(
+            f"{name_rows([row])} of the {split} set has no answers that can be read; give a text, "
+            'or {"text": [...], "answer_start": [...]} with a start for each text'
+        ) from problem
+
+
+def _place(text: str, start: Any, context: str) -> Span | None:
+    if is_missing(start):
+        return _search(text, context)
+    first = _whole(start)
+    if first is None or first < 0:
+        return None
+    near = (first + step for step in NEAR if first + step >= 0)
+    return next(((text, place) for place in near if context.startswith(text, place)), None)
+
+
+def _search(text: str, context: str) -> Span | None:
+    """Where a text stands, as whole words before parts of words: "in" is not in "within"."""
+    text = text.strip()
+    whole = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context)
+    place = whole.start() if whole else context.find(text)
+    return None if place < 0 else (text, place)
 
 
 def _whole(cell: Any) -> int | None:

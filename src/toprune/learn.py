@@ -25,9 +25,8 @@ class Scored:
 
 
 class Learn:
-    """Let a method's selector weigh tokens. `probes` (L - 1, D) for the probe score."""
-
-    whole = False
+    """Let a method's selector weigh tokens. `probes` (L - 1, D) for the probe score; `whole`: the
+    head reads every token, those that left as they left."""
 
     def __init__(
         self,
@@ -36,10 +35,13 @@ class Learn:
         *,
         probes: Tensor | None,
         protect: tuple[int, ...] = (),
+        protect_until: int | None = None,
         distilled: frozenset[int] = frozenset(),
+        whole: bool = False,
     ):
         self.selector, self.score, self.probes = selector, score, probes
-        self.protect, self.distilled = protect, distilled
+        self.protect, self.protect_until = protect, protect_until
+        self.distilled, self.whole = distilled, whole
         self.seen: dict[int, Scored] = {}
 
     def begin(self) -> None:

@@ -1,24 +1,23 @@
-"""Loading a sequence classifier and its tokenizer, with one clear line when that cannot work."""
+"""Loading a model with the head of its task, and its tokenizer; one clear line when that fails."""
 
 import hashlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.families import FAMILIES, family_of
+from toprune.heads import HEADS
+from toprune.tasks import Task
 
 Source = Any  # a directory, a hub id, or a model object
 
 
-def load_model(
-    source: Source, task: ModuleType, examples: Examples, *, new_head: bool = False
-) -> Any:
+def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool = False) -> Any:
     """A model whose head fits the task; `new_head` gives it one when it has none (fine-tuning)."""
     if not isinstance(source, str | Path):
         family_of(source)
@@ -27,22 +26,20 @@ def load_model(
     config = read_config(source)
     head: dict[str, Any] = {}
     if new_head:
-        head = {"num_labels": task.num_outputs(examples)}
+        head = {"num_labels": task.num_outputs(examples)} | task.head(examples)
         if examples.label_names is not None:
             head["id2label"] = dict(enumerate(examples.label_names))
             head["label2id"] = {name: i for i, name in enumerate(examples.label_names)}
-        if task.NAME == "regress":
-            head["problem_type"] = "regression"
         head["ignore_mismatched_sizes"] = True
-    model = read_weights(source, **head)
+    model = read_weights(source, task, **head)
     task.check_head(config if not new_head else model.config, examples)
     return model
 
 
-def read_weights(source: str | Path, **head: Any) -> Any:
-    """A sequence classifier from disk or hub; without `head`, a new one, it must have its own."""
+def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
+    """A model from disk or hub; without `head`, a new one, it must have its own."""
     try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, info = HEADS[task.HEAD].from_pretrained(
             str(source), output_loading_info=True, dtype=torch.float32, **head
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -50,6 +47,8 @@ def read_weights(source: str | Path, **head: Any) -> Any:
             f"cannot read the weights in {source} ({_first_line(error)}); save or load them anew"
         ) from error
     family_of(model)
+    if task.HEAD == "encoder":
+        model.pooler = None  # a layer for pre-training; vectors are pooled without weights
     fresh = [name for name in info["missing_keys"] if "pooler" not in name]
     if fresh and not head:
         raise UserError(

@@ -14,7 +14,8 @@ Model = Annotated[str, typer.Option(help="Model directory or hub id.")]
 Task = Annotated[
     str,
     typer.Option(
-        help="classify, regress, or of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte."
+        help="classify, regress, multilabel, rank, answer, tokens or embed; or of GLUE: cola, "
+        "sst2, mrpc, stsb, qqp, mnli, qnli, rte."
     ),
 ]
 Schedule = Annotated[
@@ -31,6 +32,24 @@ PairColumn = Annotated[str | None, typer.Option("--pair", help="Column of the se
 LabelColumn = Annotated[str | None, typer.Option("--label", help="Column of the label; guessed.")]
 MaxLength = Annotated[
     int | None, typer.Option(min=1, help="Cut texts to so many tokens; to what the model takes.")
+]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave out rows that do not fit, and count them.")
+]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Read long texts in windows that share so many tokens; classes: the mean counts.",
+    ),
+]
+Pooling = Annotated[
+    Literal["mean", "cls"] | None,
+    typer.Option(help="Task embed: how a vector is made; as the model's directory says."),
+]
+NoAnswer = Annotated[
+    bool | None,
+    typer.Option("--no-answer", help="Task answer: a question may have none (SQuAD v2.0)."),
 ]
 Out = Annotated[Path, typer.Option(help="Directory to write; must be empty or not there.")]
 Lr = Annotated[float, typer.Option(min=0, help="Learning rate of the weights.")]

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -55,7 +56,9 @@ class Plan:
     """What a method produces and all that cost, model, exporter and report consume.
 
     Ratios are cumulative and relative to the original length: what the budget expects is what runs.
-    The first token always stays, and so do the token ids in `protect`.
+    The first token always stays, and so do the token ids in `protect`. With `protect_until` so does
+    all that comes before the first token of this id, and that token: given the separator, the whole
+    first text of a pair (a query, a question). A text without such a token stays whole.
     """
 
     family: str
@@ -65,6 +68,7 @@ class Plan:
     steps: tuple[Step, ...]
     probe: tuple[float, ...] | None = None  # (D,): score = state at the first step @ probe
     protect: tuple[int, ...] = ()
+    protect_until: int | None = None
     min_tokens: int = 2
     restore: Restore = "none"
     provenance: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
@@ -81,6 +85,8 @@ class Plan:
             self.restore in get_args(Restore), f"restore {self.restore!r} must be none or last"
         )
         _require(all(i >= 0 for i in self.protect), "protect must list token ids, 0 or above")
+        until = self.protect_until
+        _require(until is None or until >= 0, f"protect_until must be a token id, not {until}")
         self._check_steps()
         self._check_probe()
         try:  # a private copy in plain JSON: nobody else can change it, and saving cannot fail
@@ -119,16 +125,17 @@ class Plan:
         _require(all(map(math.isfinite, self.probe)), "the probe is not finite; fit it anew")
         object.__setattr__(self, "probe", tuple(map(float, self.probe)))  # numpy's are not JSON
 
-    def keep(self, step: Step, n: int) -> int:
-        """Tokens alive after `step` in an example that came with n: integer arithmetic only."""
+    def keep(self, step: Step, n: int, held: int = 0) -> int:
+        """Tokens alive after `step` in an example that came with n, `held` of them protected (see
+        `held_tokens`): integer arithmetic only."""
         share = -(-n * step.keep.numerator // step.keep.denominator)  # ceil
-        return min(n, max(share, self.min_tokens))
+        return min(n, max(share, self.min_tokens, held))
 
-    def lengths(self, n: int) -> list[int]:
+    def lengths(self, n: int, held: int = 0) -> list[int]:
         """Tokens that enter each layer 0..L-1; entry i+1 is what the step at layer i leaves."""
         entering = [n] * self.n_layers
         for step in self.steps:
-            kept = self.keep(step, n)
+            kept = self.keep(step, n, held)
             entering[step.layer + 1 :] = [kept] * (self.n_layers - step.layer - 1)
         return entering
 
@@ -192,10 +199,21 @@ class Plan:
             f"score {self.score}, restore {self.restore}, "
             f"at least {self.min_tokens} tokens, {len(self.protect)} protected ids"
         ]
+        if self.protect_until is not None:
+            lines.append(f"  the first text stays: all up to the first token {self.protect_until}")
         for step in self.steps:
             share = f"{float(step.keep):.1%}"
             lines.append(f"  layer {step.layer + 1:2d} keeps {share:>6} of the original tokens")
         return "\n".join(lines if self.steps else [*lines, "  every token stays in every layer"])
+
+
+def held_tokens(
+    ids: Sequence[int], protect: tuple[int, ...] = (), protect_until: int | None = None
+) -> int:
+    """How many tokens of an example always stay: what its cost depends on beside its length."""
+    until = (i for i, token in enumerate(ids) if token == protect_until)
+    first = 1 if protect_until is None else next(until, len(ids) - 1) + 1
+    return first + sum(token in protect for token in ids[first:])
 
 
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -207,11 +225,12 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "steps": (list,),
     "probe": (list, NoneType),
     "protect": (list,),
+    "protect_until": (int, NoneType),
     "min_tokens": (int,),
     "restore": (str,),
     "provenance": (dict,),
 }
-_OPTIONAL = {"probe", "protect", "min_tokens", "restore", "provenance"}
+_OPTIONAL = {"probe", "protect", "protect_until", "min_tokens", "restore", "provenance"}
 _STEP_FIELDS: dict[str, tuple[type, ...]] = {"layer": (int,), "keep": (str,)}
 
 

@@ -1,9 +1,10 @@
 """The saliency probe: one vector per layer that says which tokens the answer depends on.
 
-Target: the norm of the gradient of the predicted class's margin with respect to a token's state
-after attention, on the dense model; its log, standardised within each text. A ridge regression
-averages the noise of single gradients away, which is why the probe ranks better than the very
-gradients it is fitted to. No labels, no training loop: one backward pass over a few hundred texts.
+Target: the norm of the gradient of the answer's margin (see the task) with respect to a token's
+state after attention, on the dense model; its log, standardised within each text. A ridge
+regression averages the noise of single gradients away, which is why the probe ranks better than the
+very gradients it is fitted to. No labels, no training loop: one backward pass over a few hundred
+texts.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from toprune.attachment import Drop, attach_policy, detach
 from toprune.families import sizes_of
+from toprune.heads import outputs_of
+from toprune.tasks import Task
 from toprune.tokens import Tokens
 
 RIDGE = 1e-2  # of the mean variance of the state's coordinates
@@ -23,9 +26,10 @@ class Record:
     """A policy that keeps every token and remembers the states after attention."""
 
     protect: tuple[int, ...] = ()
-    whole = False
+    protect_until: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int, *, whole: bool) -> None:
+        self.layers, self.whole = layers, whole
         self.states: list[Tensor] = []
         self.tokens: Tokens | None = None
 
@@ -38,22 +42,24 @@ class Record:
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
-        self.states.append(state)
+        if layer < self.layers:
+            self.states.append(state)
         self.tokens = tokens
         return None
 
 
-def fit_probes(model: Any, batches: Iterable[dict[str, Tensor]]) -> Tensor:
+def fit_probes(model: Any, task: Task, batches: Iterable[dict[str, Tensor]]) -> Tensor:
     """A probe (L - 1, D) for every layer that may prune, from unlabelled batches."""
-    record = Record()
     sizes = sizes_of(model)
+    record = Record(sizes.layers - 1, whole=task.whole)
     moments = _Moments(sizes.layers - 1, sizes.width)
     training = model.training
     attach_policy(model.eval(), record)
     try:
         for batch in batches:
             with torch.enable_grad():
-                margin = _margin(model(**batch).logits)
+                mask = batch["attention_mask"]
+                margin = task.margin(outputs_of(task, model(**batch), mask), mask)
                 grads = torch.autograd.grad(margin.sum(), record.states)
             tokens = record.tokens
             assert tokens is not None
@@ -63,14 +69,6 @@ def fit_probes(model: Any, batches: Iterable[dict[str, Tensor]]) -> Tensor:
     finally:
         detach(model).train(training)
     return moments.solve()
-
-
-def _margin(logits: Tensor) -> Tensor:
-    """(B, C) -> (B,): best minus second best logit; the output itself for one output."""
-    if logits.shape[1] == 1:
-        return logits[:, 0]
-    best = logits.topk(2, dim=1).values
-    return best[:, 0] - best[:, 1]
 
 
 def _within_text(x: Tensor, count: Tensor) -> Tensor:

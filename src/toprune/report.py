@@ -4,7 +4,6 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +11,12 @@ import numpy as np
 from toprune.cost import reduction
 from toprune.data import Examples
 from toprune.intervals import paired, with_intervals
+from toprune.tasks import Task, settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toprune.run.texts import Row
     from toprune.stages import Job, Outcome
 
 
@@ -52,46 +55,56 @@ def _commit() -> str | None:
     return told.stdout.strip() or None
 
 
-def evaluation_report(task: ModuleType, logits: np.ndarray, examples: Examples) -> dict[str, Any]:
+def evaluation_report(
+    task: Task, outputs: "Sequence[np.ndarray]", rows: "Sequence[Row]", examples: Examples
+) -> dict[str, Any]:
     """Metrics with intervals where there are labels."""
-    report: dict[str, Any] = {"task": task.NAME, "examples": len(examples)}
+    report = _about(task, examples)
     if examples.labels is not None:
-        report["metrics"] = with_intervals(task, logits, np.array(examples.labels))
+        report["metrics"] = with_intervals(task, task.judge(outputs, rows, examples))
     return report
+
+
+def _about(task: Task, examples: Examples) -> dict[str, Any]:
+    return {
+        "task": task.NAME,
+        "task_settings": settings_of(task),
+        "examples": len(examples),
+    }
 
 
 def prune_report(
     job: "Job",
     outcome: "Outcome",
     held_out: Examples,
-    dense: np.ndarray,
-    pruned: np.ndarray,
+    rows: "Sequence[Row]",
+    dense: "Sequence[np.ndarray]",
+    pruned: "Sequence[np.ndarray]",
     max_length: int,
 ) -> dict[str, Any]:
     """Asked, expected, executed; dense and pruned side by side on what training never saw."""
     from toprune.families import sizes_of
-    from toprune.stages import settings_of
+    from toprune.stages import settings_of as run_settings
 
     sizes = sizes_of(job.model)
     done = reduction(sizes, outcome.plan, job.lengths, max_length=max_length)
-    report: dict[str, Any] = {
-        "task": job.task.NAME,
+    task = job.task
+    report: dict[str, Any] = _about(task, held_out) | {
         "max_length": max_length,
         "budget": {
             "asked": job.budget.asked,
             "expected": outcome.expected,
             "executed": vars(done),
         },
-        "examples": len(held_out),
-        "agreement": job.task.metrics(pruned, job.task.predict(dense))[job.task.METRICS[0]],
+        "agreement": task.agreement(dense, pruned, rows, held_out),
         "kept_per_layer": outcome.plan.lengths(round(job.lengths.mean)),
         "lengths": job.lengths.to_json(),
         "log": outcome.log,
-        "provenance": {"method": "top", "settings": settings_of(job)} | environment(),
+        "provenance": {"method": "top", "settings": run_settings(job)} | environment(),
     }
     if held_out.labels is not None:
-        labels = np.array(held_out.labels)
-        report["dense"] = with_intervals(job.task, dense, labels)
-        report["pruned"] = with_intervals(job.task, pruned, labels)
-        report["difference"] = paired(job.task, dense, pruned, labels)
+        before, after = (task.judge(said, rows, held_out) for said in (dense, pruned))
+        report["dense"] = with_intervals(task, before)
+        report["pruned"] = with_intervals(task, after)
+        report["difference"] = paired(task, before, after)
     return report

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes, dense_macs, example_macs, reduction, total_macs
+from toprune.cost import Sizes, dense_macs, example_macs, total_macs
 from toprune.errors import UserError
 from toprune.plan import DENOMINATOR, Plan, Restore, Score, Step
 
@@ -23,13 +23,13 @@ def largest_reduction(
 ) -> float:
     """Real reduction when every layer from `first` on keeps as little as a plan can say."""
 
-    def executed(n: int) -> int:
-        least = min(n, max(-(-n // DENOMINATOR), min_tokens))
+    def executed(n: int, held: int) -> int:
+        least = min(n, max(-(-n // DENOMINATOR), min_tokens, held))
         entering = [n] * (first + 1) + [least] * (sizes.layers - first - 1)
         return example_macs(sizes, entering, restore, probed=score == "probe")
 
     dense = sum(many * dense_macs(sizes, n, restore) for n, many in lengths.counts)
-    return dense / sum(many * executed(n) for n, many in lengths.counts)
+    return dense / sum(many * executed(n, held) for n, held, many in lengths.rows)
 
 
 def repair(
@@ -55,6 +55,7 @@ def geometric(
     probe: tuple[float, ...] | None = None,
     min_tokens: int = 2,
     protect: tuple[int, ...] = (),
+    protect_until: int | None = None,
     restore: Restore = "none",
     last: int | None = None,
 ) -> Plan:
@@ -74,6 +75,7 @@ def geometric(
         steps=tuple(Step(layer, Fraction(1)) for layer in range(first, end + 1)),
         probe=probe,
         protect=protect,
+        protect_until=protect_until,
         min_tokens=min_tokens,
         restore=restore,
     )
@@ -107,7 +109,7 @@ def _meet(
     keeps = [Fraction(int(notches[rung]), DENOMINATOR) for rung in rungs]
     steps = tuple(Step(step.layer, keep) for step, keep in zip(plan.steps, keeps, strict=True))
     met = replace(plan, steps=steps)
-    executed = reduction(sizes, met, lengths).unpadded
+    executed = dense / (fixed + prices[np.arange(len(rungs)), rungs].sum())
     if abs(executed / budget.reduction - 1) > tolerance:
         warnings.warn(
             f"budget {budget.asked}: the nearest that whole tokens of these lengths gave is "
@@ -123,11 +125,13 @@ def _ladder(lengths: Lengths, min_tokens: int) -> tuple[Ints, Ints, Ints]:
     Of notches (thousandths) that keep the same counts everywhere, the largest is the rung. So one
     rung is the smallest move there is, on a single short length as on a wide histogram.
     """
-    n, many = np.array(lengths.counts, dtype=np.int64).T
+    n, held, many = np.array(lengths.rows, dtype=np.int64).T  # (rows,)
+    least = np.minimum(np.maximum(held, min_tokens), n)
     notches = np.arange(1, DENOMINATOR + 1)
-    kept = np.maximum(-(-notches[:, None] * n // DENOMINATOR), min_tokens)  # (notches, lengths)
-    kept = np.minimum(kept, n)
-    tokens, squares = kept @ many, kept**2 @ many
+    tokens, squares = np.empty_like(notches), np.empty_like(notches)
+    for i, notch in enumerate(notches):  # at once it would be notches * rows, of queries too many
+        kept = np.maximum(-(-notch * n // DENOMINATOR), least)
+        tokens[i], squares[i] = kept @ many, kept**2 @ many
     rungs = np.flatnonzero(np.diff(tokens, append=tokens[-1] + 1))  # tokens only grow
     return notches[rungs], tokens[rungs], squares[rungs]
 

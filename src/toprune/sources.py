@@ -1,7 +1,8 @@
 """Where examples come from: every source that a user may name becomes a `Table`, or one per split.
 
 Cells stay as they are written ("007" is not 7, "null" is a word): what they mean is decided in
-`data.py`. Only Parquet, `datasets` directories and hub names need `datasets`.
+`data.py`. Only Parquet, `datasets` directories and hub names need `datasets`. Two formats are not
+tables on disk and become one here: SQuAD's nested JSON, and CoNLL's line per word.
 """
 
 import csv
@@ -37,11 +38,14 @@ SPLITS = {
     "test_matched": "test",
 }
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+SQUAD_NAME = re.compile(r"(\w+)-(?!\d+-of-\d+).*\.json(\.gz)?")  # train-v1.1.json, but no shard
+DOCUMENT = "-DOCSTART-"  # CoNLL's line between documents
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, possibly lazy, and the class names of those columns that carry them."""
+    """Columns by name, possibly lazy, and the class names of those columns that carry them (lists
+    of classes, too)."""
 
     columns: Mapping[str, Iterable[Any]]
     classes: Mapping[str, list[str]] = field(default_factory=dict)
@@ -91,6 +95,21 @@ def read_tsv(path: Path, *, header: bool = True, broken: int = 0) -> Table:
     """One TSV file; so many lines may have the wrong number of cells and are left out."""
     with _opened(path) as file:
         return _read_delimited(file, header, **TSV, broken=broken)
+
+
+def is_squad(content: Any) -> bool:
+    """Whether parsed JSON is of SQuAD's form: articles of paragraphs of questions."""
+    articles = content.get("data") if isinstance(content, Mapping) else None
+    return isinstance(articles, list) and all(
+        isinstance(article, Mapping) and isinstance(article.get("paragraphs"), list)
+        for article in articles
+    )
+
+
+def read_json(path: Path) -> Any:
+    """What a .json file holds; None where it is not one JSON value (but one per line)."""
+    with _opened(path) as file:
+        return _parse(file)[1]
 
 
 def _single(source: Any, header: bool) -> Table:
@@ -157,14 +176,26 @@ def _read_directory(path: Path, header: bool) -> Table | dict[str, Table]:
         import datasets
 
         return _from_datasets(datasets.load_from_disk(str(path)))
-    files = {
-        file.name.split(".")[0]: file
-        for file in sorted(path.iterdir())
-        if file.name.split(".")[0].lower() in SPLITS and _ending(file) in READERS
-    }
+    files: dict[str, Path] = {}
+    for file in sorted(path.iterdir()):
+        split = _split_of(file)
+        if split in files:
+            raise UserError(
+                f"{path} has two {split} sets: {files[split].name}, {file.name}; keep one"
+            )
+        if split:
+            files[split] = file
     if files:
-        return _by_split({name: _read_file(file, header) for name, file in files.items()})
+        return {split: _read_file(file, header) for split, file in files.items()}
     return _load_dataset(str(path))  # e.g. data/train-00000-of-00002.parquet
+
+
+def _split_of(file: Path) -> str | None:
+    """Which set a file of a directory is, by its name: dev.csv, train-v1.1.json."""
+    name = file.name.lower()
+    squad = SQUAD_NAME.fullmatch(name)
+    word = squad[1] if squad else name.split(".")[0]
+    return SPLITS.get(word) if _ending(file) in READERS else None
 
 
 def _load_dataset(name: str, config: str | None = None) -> Table | dict[str, Table]:
@@ -187,7 +218,8 @@ def _from_datasets(loaded: Any) -> Table | dict[str, Table]:
 
 def _from_dataset(dataset: Any) -> Table:
     plain = dataset.with_format(None)
-    classes = {name: f.names for name, f in plain.features.items() if hasattr(f, "int2str")}
+    inner = {name: getattr(f, "feature", f) for name, f in plain.features.items()}  # of lists
+    classes = {name: f.names for name, f in inner.items() if hasattr(f, "int2str")}
     return Table({name: plain[name] for name in plain.column_names}, classes)
 
 
@@ -247,10 +279,62 @@ def _stream_delimited(file: BinaryIO, header: bool, **style: Any) -> Iterator[di
 
 
 def _read_json(file: BinaryIO, header: bool) -> Table:
+    text, content = _parse(file)
+    if content is None:  # one record per line is common under this ending too
+        return _from_rows(_json_lines(io.StringIO(text)))
+    if is_squad(content):
+        return _from_rows(_questions(content["data"]))
+    return _from_rows(content if isinstance(content, list) else [content])
+
+
+def _parse(file: BinaryIO) -> tuple[str, Any]:
     text = file.read().decode("utf-8-sig")
-    # One record per line is common under this ending too.
-    is_list = text.lstrip().startswith("[")
-    return _from_rows(json.loads(text) if is_list else _json_lines(io.StringIO(text)))
+    try:
+        return text, json.loads(text)
+    except json.JSONDecodeError:
+        if text.lstrip().startswith("["):
+            raise
+        return text, None
+
+
+def _questions(articles: list[Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a SQuAD file. An article is known by its title, or else by its number."""
+    for number, article in enumerate(articles):
+        name = article.get("title") or number
+        for paragraph in _named(article["paragraphs"]):
+            for asked in _named(paragraph.get("qas") or ()):
+                yield {
+                    "id": asked.get("id"),
+                    "article": name,
+                    "question": asked.get("question"),
+                    "context": paragraph.get("context"),
+                    "answers": asked.get("answers"),
+                    "is_impossible": asked.get("is_impossible", False),
+                }
+
+
+def _read_conll(file: BinaryIO, header: bool) -> Table:
+    """A word per line, first column, with its tag, last column; a blank line ends a sentence."""
+    sentences: list[list[list[str]]] = [[]]
+    widths: set[bool] = set()
+    for number, line in enumerate(io.TextIOWrapper(file, encoding="utf-8-sig"), 1):
+        line = line.rstrip("\n")
+        cells = line.split("\t") if "\t" in line else line.split(" ")
+        cells = [cell.strip() for cell in cells if cell.strip()]
+        if not cells or cells[0] == DOCUMENT:
+            sentences.append([])
+            continue
+        widths.add(len(cells) > 1)
+        if len(widths) > 1:
+            raise ValueError(f"line {number}: some lines have a word and a tag, some one of them")
+        sentences[-1].append(cells)
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences:
+        raise ValueError("it is empty")
+    columns = {"tokens": [[cells[0] for cells in sentence] for sentence in sentences]}
+    if widths == {True}:
+        columns["tags"] = [[cells[-1] for cells in sentence] for sentence in sentences]
+    return Table(columns)
 
 
 def _read_jsonl(file: BinaryIO, header: bool) -> Table:
@@ -302,6 +386,8 @@ READERS: dict[str, Callable[[BinaryIO, bool], Table]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,
+    ".conll": _read_conll,
+    ".bio": _read_conll,
 }
 STREAMS: dict[str, Callable[[BinaryIO, bool], Iterator[dict[str, Any]]]] = {
     ".csv": partial(_stream_delimited, **CSV),

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,13 @@ from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.learn import Learn
 from toprune.methods.top import Selector, Top, probe_of
-from toprune.plan import Plan, Score
+from toprune.plan import Plan, Restore, Score
 from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
 from toprune.schedule import geometric, largest_reduction, repair
+from toprune.tasks import Task
+from toprune.tasks import settings_of as task_settings
 from toprune.teacher import DONE, Teacher, teach
 
 PROBE_TEXTS = 512
@@ -43,7 +44,7 @@ class Job:
 
     model: Any
     tokenizer: Any
-    task: ModuleType
+    task: Task
     features: Sequence[dict[str, Any]]  # of the training texts
     lengths: Lengths  # of the texts that the budget is for
     budget: Budget
@@ -52,7 +53,12 @@ class Job:
     training: Training
     work: Path
     protect: tuple[int, ...] = ()
+    protect_until: int | None = None
     min_tokens: int = 2
+
+    @property
+    def restore(self) -> Restore:
+        return "last" if self.task.whole else "none"
 
     def blank(self) -> Plan:
         """A plan of no steps for this model."""
@@ -64,7 +70,9 @@ class Job:
             score=self.score,
             steps=(),
             protect=self.protect,
+            protect_until=self.protect_until,
             min_tokens=self.min_tokens,
+            restore=self.restore,
         )
 
     def some(self, count: int) -> list[dict[str, Tensor]]:
@@ -112,7 +120,9 @@ def check_reach(job: Job) -> None:
         raise UserError(
             f"the first prunable layer must be in 0..{sizes.layers - 2}, not {job.top.first}"
         )
-    most = largest_reduction(sizes, job.lengths, job.top.first, job.min_tokens, "none", job.score)
+    most = largest_reduction(
+        sizes, job.lengths, job.top.first, job.min_tokens, job.restore, job.score
+    )
     if job.budget.reduction > most:
         raise UserError(
             f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
@@ -138,7 +148,7 @@ def _probes(job: Job) -> Tensor:
     def compute() -> None:
         batches = job.some(PROBE_TEXTS)
         with bar("fitting the probe", len(batches)) as advance:
-            probes = fit_probes(job.model, _counted(batches, advance))
+            probes = fit_probes(job.model, job.task, _counted(batches, advance))
         _save({"probes": probes}, path)
 
     _once(path, compute)
@@ -157,7 +167,8 @@ def _teacher(job: Job, probes: Tensor | None) -> Teacher:
     def compute() -> None:
         with bar("asking the dense model", len(job.features)) as advance:
             plain = Collate(job.tokenizer)
-            teach(job.model, job.features, plain, probes=probes, progress=advance).save(folder)
+            words = teach(job.model, job.task, job.features, plain, probes=probes, progress=advance)
+            words.save(folder)
 
     _once(folder / DONE, compute)
     return Teacher.load(folder)
@@ -184,6 +195,8 @@ def _calibrated(job: Job, probes: Tensor | None, *, moves: int) -> Plan:
                         probe=probe_of(probes, first),
                         min_tokens=job.min_tokens,
                         protect=job.protect,
+                        protect_until=job.protect_until,
+                        restore=job.restore,
                     )
                 except UserError:  # out of reach from this layer on; an earlier one can
                     continue
@@ -207,13 +220,15 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
         n = round(job.lengths.mean)
         entering = _calibrated(job, probes, moves=0).lengths(n)
         start = [tokens / n for tokens in entering[job.top.first + 1 :]]
-        selector = Selector(job.top, sizes, job.lengths, job.budget, start)
+        selector = Selector(job.top, sizes, job.lengths, job.budget, start, job.restore)
         third = max(job.top.first + 1, sizes.layers // 3)
         policy = Learn(
             selector,
             job.score,
             probes=probes,
             protect=job.protect,
+            protect_until=job.protect_until,
+            whole=job.task.whole,
             distilled=frozenset(range(job.top.first, third)),
         )
         attach_policy(job.model, policy)
@@ -293,6 +308,8 @@ def settings_of(job: Job) -> dict[str, Any]:
     return json.loads(
         json.dumps(
             {
+                "task": job.task.NAME,
+                "task_settings": task_settings(job.task),
                 "budget": job.budget.asked,
                 "score": job.score,
                 "top": vars(job.top),
@@ -300,6 +317,7 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "examples": len(job.features),
                 "lengths": job.lengths.to_json(),
                 "protect": job.protect,
+                "protect_until": job.protect_until,
             }
         )
     )

@@ -19,6 +19,8 @@ from toprune.attachment import Drop, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.encode import Collate
 from toprune.families import sizes_of
+from toprune.heads import by_token, outputs_of
+from toprune.tasks import Task
 from toprune.tokens import Tokens
 
 SPILL = 1 << 30
@@ -27,22 +29,31 @@ DONE = "done"  # a file that says that the others are whole
 
 @dataclass(frozen=True)
 class Teacher:
-    logits: np.ndarray  # (N, C)
+    logits: np.ndarray  # (N, C), or (tokens of all examples, C) of a head that answers by token
     scores: np.ndarray  # (tokens of all examples, P) log scores; P = 1 or one column per layer
     starts: np.ndarray  # (N + 1,) where each example's tokens begin
-    states: np.ndarray  # (N, L, D) float16: the first token after every layer
+    by_token: np.ndarray  # () bool: is there a line of logits for every token?
+    states: np.ndarray  # (N, L, D) float16: the first token after every layer; none where whole
 
     def extras(self, rows: Sequence[int], length: int) -> dict[str, Tensor]:
         """The teacher's words on a batch, padded to `length`."""
-        scores = np.zeros((len(rows), length, self.scores.shape[1]), np.float32)
-        for b, row in enumerate(rows):
-            own = self.scores[self.starts[row] : self.starts[row + 1]]
-            scores[b, : len(own)] = own
-        return {
-            "teacher_logits": torch.from_numpy(self.logits[list(rows)]),
-            "teacher_scores": torch.from_numpy(scores),
-            "teacher_states": torch.from_numpy(self.states[list(rows)].astype(np.float32)),
+        chosen = list(rows)
+        logits = self._padded(self.logits, rows, length) if self.by_token else self.logits[chosen]
+        words = {
+            "teacher_logits": torch.from_numpy(logits),
+            "teacher_scores": torch.from_numpy(self._padded(self.scores, rows, length)),
         }
+        if len(self.states):
+            words["teacher_states"] = torch.from_numpy(self.states[chosen].astype(np.float32))
+        return words
+
+    def _padded(self, lines: np.ndarray, rows: Sequence[int], length: int) -> np.ndarray:
+        """(B, S, columns) of an array with a line for each token."""
+        padded = np.zeros((len(rows), length, lines.shape[1]), np.float32)
+        for b, row in enumerate(rows):
+            own = lines[self.starts[row] : self.starts[row + 1]]
+            padded[b, : len(own)] = own
+        return padded
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,18 +69,18 @@ class Teacher:
 
 
 def _read(path: Path) -> np.ndarray:
-    array = np.load(path, mmap_mode="r")
-    return array if array.nbytes > SPILL else np.array(array)
+    return np.load(path, mmap_mode="r" if path.stat().st_size > SPILL else None)
 
 
 class Listen:
     """A policy that keeps every token and writes down how each was scored."""
 
     protect: tuple[int, ...] = ()
+    protect_until: int | None = None
 
-    def __init__(self, probes: Tensor | None, last: int):
+    def __init__(self, probes: Tensor | None, last: int, *, whole: bool = False):
         self.probes, self.last = probes, last
-        self.whole = probes is None  # the last layer's received attention needs the whole layer
+        self.whole = whole or probes is None  # received attention of the last layer needs all of it
         self.scores: list[Tensor] = []  # (B, S) each
 
     def begin(self) -> None:
@@ -82,7 +93,8 @@ class Listen:
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
         if self.probes is not None:
-            self.scores.append(state @ self.probes[layer].to(state))
+            if layer < self.last:
+                self.scores.append(state @ self.probes[layer].to(state))
         elif received is not None:
             self.scores.append(received.clamp_min(1e-9).log())
         return None
@@ -90,6 +102,7 @@ class Listen:
 
 def teach(
     model: Any,
+    task: Task,
     features: Sequence[dict[str, Any]],
     collate: Collate,
     *,
@@ -105,28 +118,38 @@ def teach(
     starts = np.concatenate([[0], lengths.cumsum()])
     sizes = sizes_of(model)
     layers = sizes.layers
-    listen = Listen(probes, layers - 1)
+    listen = Listen(probes, layers - 1, whole=task.whole)
     columns = 1 if probes is None else len(probes)
     scores = _room(starts[-1], columns)
-    logits = _room(len(features), model.config.num_labels)
-    states = _room(len(features), layers, sizes.width, dtype=np.float16)
+    logits: np.ndarray | None = None  # its width is known when the head has spoken
+    told = 0 if task.whole else len(features)
+    states = _room(told, layers, sizes.width, dtype=np.float16)
     training = model.training
     attach_policy(model.eval(), listen)
     try:
         with torch.inference_mode():
             for rows, batch in in_batches(features, collate):
                 batch.pop("labels", None)
-                out = model(**batch, output_hidden_states=True)
-                logits[rows] = out.logits.numpy(force=True)
-                states[rows] = first_states(out.hidden_states).numpy(force=True)
+                out = model(**batch, output_hidden_states=not task.whole)
+                said = outputs_of(task, out, batch["attention_mask"]).numpy(force=True)
+                if logits is None:
+                    logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
+                if not task.whole:
+                    states[rows] = first_states(out.hidden_states).numpy(force=True)
                 given = torch.stack(listen.scores, -1).numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):
-                    scores[starts[row] : starts[row + 1]] = given[b, : lengths[row]]
+                    own = slice(starts[row], starts[row + 1])
+                    scores[own] = given[b, : lengths[row]]
+                    if by_token(task):
+                        logits[own] = said[b, : lengths[row]]
+                    else:
+                        logits[row] = said[b]
                 if progress is not None:
                     progress(len(rows))
     finally:
         detach(model).train(training)
-    return Teacher(logits, scores, starts, states)
+    assert logits is not None
+    return Teacher(logits, scores, starts, np.array(by_token(task)), states)
 
 
 def _room(*shape: int, dtype: type = np.float32) -> np.ndarray:

@@ -13,15 +13,17 @@ from toprune.bundle import Bundle
 from toprune.data import Columns
 from toprune.errors import UserError
 from toprune.export.graph import dense_plan, input_names, write_onnx
-from toprune.export.parity import check, draw, shapes
+from toprune.export.parity import check, draw, guarded, shapes
 from toprune.export.quantize import quantize
 from toprune.families import max_positions
 from toprune.glue import glue_in
+from toprune.plan import Plan
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.run.sheet import GRAPHS, Sheet
+from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
 
 Say = Callable[[str], Any]
@@ -40,27 +42,29 @@ def export(
     folder = Path(bundle)
     own = Bundle.load(folder)
     _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
-    plan = own.plan or dense_plan(own.model)
+    task = own.task
+    plan = own.plan or dense_plan(own.model, "last" if task.whole else "none")
     limit = own.report.get("max_length") or max_positions(own.model.config)
     names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")
-        write_onnx(own.model, plan, stage / "model.onnx", names)
+        write_onnx(own.model, plan, stage / "model.onnx", names, task.OUTPUTS)
         say("comparing it with torch")
         engine = OnnxRuntime(stage / "model.onnx", threads=None)
-        parity = check(own.model, plan, engine.run, limit, names=names)
+        parity = check(own.model, plan, engine.run, limit, names=names, outputs=task.OUTPUTS)
         checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
         if int8:
             say("quantising to int8")
             quantize(stage / "model.onnx", stage / "model_int8.onnx")
             small = OnnxRuntime(stage / "model_int8.onnx", threads=None)
-            checked["int8"] = {"difference": _distance(own, engine, small, limit, names)}
+            checked["int8"] = {"difference": _distance(own, plan, engine, small, limit, names)}
         if own.plan is None:
             plan.save(folder / "plan.json")
         sheet = Sheet.of(
             folder,
             stage,
-            task=_task(own),
+            task=task.NAME,
+            settings=settings_of(task),
             max_length=limit,
             inputs=tuple(names),
             pad_token_id=own.tokenizer.pad_token_id,
@@ -74,7 +78,12 @@ def export(
 
 
 def measured(
-    bundle: str | Path, source: Any, *, columns: Columns | None = None, split: str | None = None
+    bundle: str | Path,
+    source: Any,
+    *,
+    columns: Columns | None = None,
+    split: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """What each of the bundle's files is worth on labelled data; kept in its report.json, too.
     Rounding to int8 can change which tokens stay, so parity of logits would not tell."""
@@ -87,6 +96,7 @@ def measured(
             glue=glue_in(folder),
             columns=columns,
             split=split,
+            skip_bad_rows=skip_bad_rows,
         )
         for precision, graph in GRAPHS.items()
         if graph in listed
@@ -112,24 +122,26 @@ def _check_tokenizer(tokenizer: Any, path: Path) -> None:
         )
 
 
-def _task(own: Bundle) -> str:
-    return own.report.get("task", "regress" if own.model.config.num_labels == 1 else "classify")
-
-
 def _labels(own: Bundle) -> tuple[str, ...] | None:
-    names = class_names(own.model.config) if _task(own) == "classify" else None
+    named = own.task.NAME in ("classify", "multilabel", "tokens")
+    names = class_names(own.model.config) if named else None
     return None if names is None else tuple(names)
 
 
 def _distance(
-    own: Bundle, exact: OnnxRuntime, rounded: OnnxRuntime, limit: int, names: list[str]
+    own: Bundle,
+    plan: Plan,
+    exact: OnnxRuntime,
+    rounded: OnnxRuntime,
+    limit: int,
+    names: list[str],
 ) -> float:
     """How far int8 is from fp32 on random tokens: for the record. What it does to a metric is for
     `eval` to say; that it runs and gives numbers is checked here."""
     worst = 0.0
     rng = np.random.default_rng(0)
     for lengths, padded in shapes(limit):
-        feeds = draw(own.model.config, rng, lengths, padded, names)
+        feeds = draw(own.model.config, rng, lengths, padded, names, guarded(plan))
         found = rounded.run(feeds)
         if not np.isfinite(found).all():
             raise UserError(f"the int8 file gives NaN for lengths {lengths}; use fp32")

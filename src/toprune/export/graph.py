@@ -8,7 +8,7 @@ the integers of the plan as they are written.
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,23 +21,24 @@ from torch import Tensor, nn
 from toprune.attachment import attach_run, detach
 from toprune.export.packed import PackedRun
 from toprune.families import family_of, has_segments
-from toprune.plan import Plan
+from toprune.plan import Plan, Restore
 
 OPSET = 17  # the first with LayerNormalization; old enough for everybody
 PLAN = "toprune.plan"  # of the file's metadata
 INLINE = 2**31 - 2**24  # bytes: protobuf ends at 2 GB, larger weights lie beside the graph
 
 
-class _Logits(nn.Module):
-    """Positional inputs in, one tensor out: what tracing wants."""
+class _Outputs(nn.Module):
+    """Positional inputs in, tensors out: what tracing wants."""
 
-    def __init__(self, model: Any, run: PackedRun, names: list[str]):
+    def __init__(self, model: Any, run: PackedRun, names: list[str], outputs: Sequence[str]):
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.names, self.outputs = model, names, outputs
         self.queries = nn.ModuleList(run.queries)  # weights, not constants of the code
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.model(**dict(zip(self.names, inputs, strict=True))).logits
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        out = self.model(**dict(zip(self.names, inputs, strict=True)))
+        return tuple(getattr(out, name) for name in self.outputs)
 
 
 def input_names(config: Any, tokenizer: Any = None) -> list[str]:
@@ -48,23 +49,29 @@ def input_names(config: Any, tokenizer: Any = None) -> list[str]:
     return ["input_ids", "attention_mask", *segments]
 
 
-def dense_plan(model: Any) -> Plan:
+def dense_plan(model: Any, restore: Restore = "none") -> Plan:
     """Every token stays: what the dense model does, and the partner of every comparison."""
     family = family_of(model)
     sizes = family.sizes(model.config)
-    return Plan(family.name, sizes.layers, sizes.width, "received", ())
+    return Plan(family.name, sizes.layers, sizes.width, "received", (), restore=restore)
 
 
-def write_onnx(model: Any, plan: Plan, path: Path, names: list[str] | None = None) -> None:
+def write_onnx(
+    model: Any,
+    plan: Plan,
+    path: Path,
+    names: list[str] | None = None,
+    outputs: Sequence[str] = ("logits",),
+) -> None:
     """Write the graph of `model` under `plan`, which goes into the metadata too; `names` of its
-    inputs, all that the model takes if not given."""
+    inputs, all that the model takes if not given, and of its `outputs`."""
     family = family_of(model)
     sizes = family.sizes(model.config)
     plan.check_model(family.name, sizes.layers, sizes.width)
     names = names or input_names(model.config)
     by_token = {0: "batch", 1: "length"}
     axes = {name: by_token for name in names}
-    axes["logits"] = by_token if plan.restore == "last" else {0: "batch"}
+    axes |= {name: by_token if plan.restore == "last" else {0: "batch"} for name in outputs}
     training = model.training
     layers: Any = family.layers(model.base_model)
     run = PackedRun(family, sizes.heads, plan, list(layers))
@@ -77,11 +84,11 @@ def write_onnx(model: Any, plan: Plan, path: Path, names: list[str] | None = Non
         ):
             draft = Path(folder, "model.onnx")  # above 2 GB: and a file for every tensor
             torch.onnx.export(
-                _Logits(model, run, names).eval(),
+                _Outputs(model, run, names, outputs).eval(),
                 _sample(model.config, names),
                 str(draft),
                 input_names=names,
-                output_names=["logits"],
+                output_names=list(outputs),
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,

@@ -81,6 +81,10 @@ class PackedRun:
         if self.plan.protect:
             ids = input_ids.view(-1)[self.index]
             self.protected = (ids.unsqueeze(1) == torch.tensor(self.plan.protect)).any(1)
+        if self.plan.protect_until is not None:
+            ends = (input_ids == self.plan.protect_until).long()
+            first = (ends.cumsum(1) == ends).view(-1)[self.index]  # no end before this token
+            self.protected = first if self.protected is None else self.protected | first
         self.sorted = False  # by the one ranking of a probe
         self.left: list[tuple[Tensor, Tensor]] = []  # (states, index) before each drop
 

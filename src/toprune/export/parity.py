@@ -21,6 +21,7 @@ from toprune.tokens import Tokens, order, take
 
 TOLERANCE = 1e-4  # of logits up to 1; of larger ones, that share
 CLOSE = 1e-4  # of a score's spread within its text: nearer ones may change places
+SOWN = 0.1  # of random tokens are ids that the plan protects or protects up to
 DRAWS = 20  # of a batch, until no choice in it was close
 
 Engine = Callable[[dict[str, np.ndarray]], np.ndarray]
@@ -88,25 +89,27 @@ def check(
     max_length: int,
     *,
     names: Sequence[str] | None = None,
+    outputs: Sequence[str] = ("logits",),
     seed: int = 0,
     cases: list[Case] | None = None,
 ) -> Parity:
-    """Refuse an engine that does not give the logits of `model` under `plan`, and say where."""
+    """Refuse an engine that does not give the outputs of `model` under `plan`, and say where."""
     rng = np.random.default_rng(seed)
     cases = cases or shapes(max_length)
     worst, redrawn = 0.0, 0
     for lengths, padded in cases:
-        feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded, names)
+        feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded, names, outputs)
         redrawn += again
         found = engine(feeds)
         if found.shape != wanted.shape or not np.isfinite(found).all():
-            story = "NaN" if not np.isfinite(found).all() else f"logits of shape {found.shape}"
+            story = "NaN" if not np.isfinite(found).all() else f"an answer of shape {found.shape}"
             raise UserError(f"the ONNX file gives {story} for lengths {lengths}; not written")
-        scale = np.maximum(1.0, np.abs(wanted).max(1, keepdims=True))
-        off = np.abs(found - wanted) / scale / TOLERANCE  # (B, C)
+        alive = feeds["attention_mask"].astype(bool)
+        where, told, right = _lines(found, wanted, alive)  # (lines,), (lines, C) twice
+        off = np.abs(told - right) / _scale(right) / TOLERANCE
         worst = max(worst, float(off.max()))
-        if off.max() > 1 or _other_class(found, wanted, scale):
-            row = int(off.max(1).argmax())
+        if off.max() > 1 or _other_answer(found, wanted, alive, outputs):
+            row = int(where[off.max(1).argmax()])
             raise UserError(
                 f"the ONNX file differs from torch by {float(off.max()) * TOLERANCE:.1e} for a "
                 f"text of {lengths[row]} tokens (batch of lengths {lengths}, padded to {padded}); "
@@ -115,12 +118,41 @@ def check(
     return Parity(len(cases), worst, redrawn)
 
 
-def _other_class(found: np.ndarray, wanted: np.ndarray, scale: np.ndarray) -> bool:
-    """Another answer, where the two best logits are further apart than rounding."""
+def _lines(
+    found: np.ndarray, wanted: np.ndarray, alive: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(example of each line, what was found, what was wanted): a line for each example, or for each
+    live token where the head answers by token; what it says to padding nobody reads."""
+    if wanted.ndim == 3 and wanted.shape[1] == alive.shape[1]:
+        return np.nonzero(alive)[0], found[alive], wanted[alive]
+    count = len(wanted)
+    return np.arange(count), found.reshape(count, -1), wanted.reshape(count, -1)
+
+
+def _scale(wanted: np.ndarray) -> np.ndarray:
+    return np.maximum(1.0, np.abs(wanted).max(1, keepdims=True))
+
+
+def _other_answer(
+    found: np.ndarray, wanted: np.ndarray, alive: np.ndarray, outputs: Sequence[str]
+) -> bool:
+    """Is another class the best, or another token the best beginning or end of an answer?"""
+    if outputs[0] == "logits":
+        _, told, right = _lines(found, wanted, alive)
+        return _other_best(told, right)
+    if len(outputs) == 1:  # vectors have no best
+        return False
+    return any(
+        _other_best(found[b, live].T, wanted[b, live].T) for b, live in enumerate(alive)
+    )  # (2, n) each: beginnings and ends
+
+
+def _other_best(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """In some line, where the two best are further apart than rounding."""
     if wanted.shape[1] < 2:
         return False
     best = np.sort(wanted, 1)
-    clear = best[:, -1] - best[:, -2] > 2 * TOLERANCE * scale[:, 0]
+    clear = best[:, -1] - best[:, -2] > 2 * TOLERANCE * _scale(wanted)[:, 0]
     return bool(((found.argmax(1) != wanted.argmax(1)) & clear).any())
 
 
@@ -131,19 +163,21 @@ def _clear_case(
     lengths: Sequence[int],
     padded: int,
     names: Sequence[str] | None,
+    outputs: Sequence[str],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
-    """(inputs, torch's logits, draws that were thrown away)"""
+    """(inputs, torch's outputs, draws that were thrown away)"""
     watched = _Watched(plan)
     training = model.training
     attach_policy(model.eval(), watched)
     try:
         for thrown in range(DRAWS):
-            feeds = draw(model.config, rng, lengths, padded, names)
+            feeds = draw(model.config, rng, lengths, padded, names, guarded(plan))
             with torch.inference_mode():
                 given = {name: torch.from_numpy(x) for name, x in feeds.items()}
-                logits = model(**given).logits.numpy(force=True)
+                out = model(**given)
             if watched.gap > CLOSE:
-                return feeds, logits, thrown
+                parts = [getattr(out, name).numpy(force=True) for name in outputs]
+                return feeds, parts[0] if len(parts) == 1 else np.stack(parts, -1), thrown
     finally:
         detach(model).train(training)
     raise UserError(
@@ -152,18 +186,27 @@ def _clear_case(
     )
 
 
+def guarded(plan: Plan) -> list[int]:
+    """The token ids that the plan treats otherwise."""
+    return [*plan.protect, *([] if plan.protect_until is None else [plan.protect_until])]
+
+
 def draw(
     config: Any,
     rng: np.random.Generator,
     lengths: Sequence[int],
     padded: int,
     names: Sequence[str] | None = None,
+    sown: Sequence[int] = (),
 ) -> dict[str, np.ndarray]:
-    """Random tokens; the inputs in `names`, or all that the model takes."""
+    """Random tokens; the inputs in `names`, or all that the model takes. The ids in `sown` are one
+    in ten: of a real vocabulary hardly any text would have them by chance."""
     size = (len(lengths), padded)
     alive = np.arange(padded) < np.array(lengths)[:, None]
     pad = config.pad_token_id if config.pad_token_id is not None else 0
     ids = rng.integers(0, config.vocab_size, size)
+    if sown:
+        ids = np.where(rng.random(size) < SOWN, rng.choice(sown, size), ids)
     ids[ids == pad] = (pad + 1) % config.vocab_size  # RoBERTa counts positions by it
     feeds = {"input_ids": np.where(alive, ids, pad), "attention_mask": alive.astype(np.int64)}
     if "token_type_ids" in (names or input_names(config)):

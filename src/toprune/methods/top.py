@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from toprune import hard_concrete
 from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, expected_share
-from toprune.plan import DENOMINATOR, Plan, Step
+from toprune.plan import DENOMINATOR, Plan, Restore, Step
 from toprune.tokens import Tokens, ranks
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
@@ -50,11 +50,13 @@ class Selector(nn.Module):
         lengths: Lengths,
         budget: Budget,
         start: Sequence[float] | None = None,
+        restore: Restore = "none",
     ):
         """`start`: share of tokens after each layer from `first` on, the shape to set out from;
         None: the budget's own share in every layer."""
         super().__init__()
         self.settings, self.sizes, self.lengths = settings, sizes, lengths
+        self.restore: Restore = restore
         layers = sizes.layers - 1 - settings.first
         self.rank_loga = nn.Parameter(_slopes(settings, start or [1 / budget.reduction] * layers))
         self.gate_loga = nn.Parameter(torch.full((layers,), -START), settings.gates)  # (P,)
@@ -130,7 +132,8 @@ class Selector(nn.Module):
 
     def _sparsity(self, rank_loga: Tensor, gate_loga: Tensor) -> Tensor:
         ratios = self.ratios(rank_loga, gate_loga)
-        return 1 - torch.as_tensor(expected_share(self.sizes, ratios, self.lengths))
+        share = expected_share(self.sizes, ratios, self.lengths, self.restore)
+        return 1 - torch.as_tensor(share)
 
     def sparsity(self) -> Tensor:
         """Expected share of real FLOPs removed by the masks in force."""

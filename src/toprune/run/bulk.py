@@ -31,8 +31,8 @@ def score_file(
 ) -> int:
     """Answer every row of a JSONL, CSV, TSV or Parquet file (also .gz); returns their number.
 
-    `out` is JSONL: the row's own fields and the answer (`label` and `score`, or `value`), one row
-    for each row, in order. Where the data have fields of those names (their own labels), nothing is
+    `out` is JSONL: the row's own fields and the answer (see `Runner.predict`), one row for each
+    row, in order. Where the data have fields of those names (their own labels), nothing is
     lost: the answer is `predicted_label` and `predicted_score`. Columns are guessed as everywhere
     (`data.choose_columns`). `out` appears when it is whole.
     """
@@ -43,7 +43,7 @@ def score_file(
     seen = list(islice(rows, PEEK))
     present = list(dict.fromkeys(name for row in seen for name in row))
     if seen:
-        columns = choose_columns(columns, present)
+        columns = choose_columns(columns, present, runner.task.NAME)
     answered = _answered(runner, chain(seen, rows), columns, present)
     count = 0
     draft = out.with_name(f".{out.name}.{os.getpid()}")
@@ -72,13 +72,15 @@ def _answered(
     def texts() -> "Iterator[Text]":
         for number, row in enumerate(rows, 1):
             waiting.append((number, row))
+            if runner.task.HEAD == "tokens":
+                yield _words(row, columns.text, number)
+                continue
             first = _cell(row, columns.text, number)
             yield first if columns.pair is None else (first, _cell(row, columns.pair, number))
 
     prefix: str | None = None
-    for logits in runner.stream(texts()):
+    for answer in runner.predictions(texts()):
         number, row = waiting.popleft()
-        (answer,) = runner.answers(logits[None])
         if prefix is None:
             prefix = "" if answer.keys().isdisjoint(present) else "predicted_"
         answer = {prefix + name: value for name, value in answer.items()}
@@ -86,6 +88,15 @@ def _answered(
             taken = ", ".join(answer.keys() & row.keys())
             raise UserError(f"row {number} has a field {taken} of its own; rename it")
         yield row | answer
+
+
+def _words(row: Mapping[str, Any], column: str | None, number: int) -> list[str]:
+    """A list of words, or a text with spaces between them."""
+    found = row.get(str(column))
+    words = found.split() if isinstance(found, str) else found
+    if not isinstance(words, list) or not words:
+        raise UserError(f"row {number} has no words in column {column!r}; drop the row")
+    return [str(word) for word in words]
 
 
 def _cell(row: Mapping[str, Any], column: str | None, number: int) -> str:

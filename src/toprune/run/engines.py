@@ -1,12 +1,13 @@
-"""Runtimes that execute the graph, behind one call: `engine.run(feeds) -> logits`.
+"""Runtimes that execute the graph, behind one call: `engine.run(feeds) -> array`.
 
-Each has `inputs` (their names), `outputs` (logits per text, None where the graph does not say) and
-`plan` (the text in the file's metadata). Any number of threads may call `run` at a time. The files
-are verified before (`Sheet.verify`), which also is what keeps a graph from naming files outside.
+Each has `inputs` and `names` (of the outputs), `outputs` (numbers per text or token, None where the
+graph does not say) and `plan` (the text in the file's metadata). Any number of threads may call
+`run` at a time. The files are verified before (`Sheet.verify`), which also is what keeps a graph
+from naming files outside.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,12 +16,12 @@ import onnxruntime as ort
 
 from toprune.errors import UserError
 
-LOGITS = "logits"
 PLAN = "toprune.plan"
 
 
 class Engine(Protocol):
     inputs: tuple[str, ...]
+    names: tuple[str, ...]
     outputs: int | None
     plan: str | None
 
@@ -51,13 +52,13 @@ class OnnxRuntime:
             raise _unreadable(path, "ONNX Runtime", error) from error
         self._session = session
         self.inputs = tuple(item.name for item in session.get_inputs())
-        shapes = {item.name: item.shape for item in session.get_outputs()}
-        self.outputs = _outputs(path, shapes)
+        self.names = tuple(item.name for item in session.get_outputs())
+        self.outputs = _outputs([item.shape for item in session.get_outputs()])
         self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
-        """(B, C) logits of inputs (B, S)."""
-        return np.asarray(self._session.run([LOGITS], feeds)[0])
+        """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""
+        return _joined([np.asarray(part) for part in self._session.run(None, feeds)])
 
 
 class OpenVino:
@@ -81,24 +82,29 @@ class OpenVino:
             raise _unreadable(path, "OpenVINO", error) from error
         self._own = threading.local()
         self.inputs = tuple(item.any_name for item in model.inputs)
-        shapes = {item.any_name: _dimensions(item.partial_shape) for item in model.outputs}
-        self.outputs = _outputs(path, shapes)
+        self.names = tuple(item.any_name for item in model.outputs)
+        self.outputs = _outputs([_dimensions(item.partial_shape) for item in model.outputs])
         where = ["framework", PLAN]
         self.plan = str(model.get_rt_info(where).value) if model.has_rt_info(where) else None
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
-        """(B, C) logits of inputs (B, S)."""
+        """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""
         if not hasattr(self._own, "request"):
             self._own.request = self._compiled.create_infer_request()
-        return np.array(
-            self._own.request.infer(feeds)[LOGITS]
-        )  # a copy: the next call writes there
+        found = self._own.request.infer(feeds)
+        return _joined([np.array(found[name]) for name in self.names])  # copies: the next call
+        # writes where these are
 
 
-def _outputs(path: Path, shapes: Mapping[str, Sequence[Any]]) -> int | None:
-    if LOGITS not in shapes:
-        raise UserError(f"{path} has no output {LOGITS!r} but {', '.join(shapes)}; export anew")
-    last = shapes[LOGITS][-1] if len(shapes[LOGITS]) == 2 else None
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.stack(parts, -1)
+
+
+def _outputs(shapes: Sequence[Sequence[Any]]) -> int | None:
+    """Numbers at the end of an answer: of a pair of outputs, two."""
+    if len(shapes) > 1:
+        return len(shapes)
+    last = shapes[0][-1]
     return last if isinstance(last, int) else None
 
 

@@ -10,7 +10,8 @@ from toprune.glue import Glue, as_reported, load_labelled
 from toprune.progress import bar
 from toprune.report import evaluation_report
 from toprune.run.runner import Runner
-from toprune.tasks import TASKS
+from toprune.run.texts import Row
+from toprune.tasks import texts_of
 
 
 def evaluate(
@@ -20,23 +21,30 @@ def evaluate(
     glue: Glue | None = None,
     columns: Columns | None = None,
     split: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """The same report as of the torch model; both read data and compute metrics with one code."""
-    task = runner.sheet.task
+    task = runner.task
     names = None if runner.sheet.labels is None else list(runner.sheet.labels)
     chosen = load_labelled(
-        source, task=task, glue=glue, columns=columns, split=split, label_names=names
+        source,
+        task=task.NAME,
+        glue=glue,
+        columns=columns,
+        split=split,
+        label_names=names,
+        skip_bad_rows=skip_bad_rows,
     )
-    most = max(chosen.labels or [0])
-    if task == "classify" and most >= runner.outputs:
+    if task.NAME == "classify" and max(chosen.labels or [0]) >= runner.outputs:
+        most = max(chosen.labels or [0])
         raise UserError(f"labels go up to {most}, but the bundle has {runner.outputs} classes")
-    texts: Any = chosen.texts
-    if chosen.pairs is not None:
-        texts = list(zip(chosen.texts, chosen.pairs, strict=True))
-    rows: list[np.ndarray] = []
+    texts = texts_of(task, chosen)
+    rows: list[Row] = []
+    outputs: list[np.ndarray] = []
     with bar("evaluating", len(texts)) as advance:
-        for row in runner.stream(texts):
+        for row, output in runner.read(texts):
+            advance(row.text + 1 - (rows[-1].text + 1 if rows else 0))
             rows.append(row)
-            advance()
-    report = evaluation_report(TASKS[task], np.stack(rows), chosen)
+            outputs.append(output)
+    report = evaluation_report(task, outputs, rows, chosen)
     return as_reported(report, glue) | {"max_length": runner.sheet.max_length}

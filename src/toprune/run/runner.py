@@ -1,6 +1,7 @@
-"""Texts in, logits out: a bundle's ONNX file with everything that must be right around it."""
+"""Texts in, answers out: a bundle's ONNX file with everything that must be right around it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -9,12 +10,14 @@ import numpy as np
 
 from toprune.errors import UserError
 from toprune.plan import Plan
+from toprune.pooling import pool
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
 from toprune.run.sheet import GRAPHS, Precision, Sheet
 from toprune.run.texts import Row, Text, Texts
-from toprune.tasks import TASKS, regress
+from toprune.tasks.embed import unit
+from toprune.tasks.windows import by_text
 
-WINDOW = 2048  # texts that are read ahead and sorted by length: all that is ever in memory
+AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory
 PADDED = 2  # a batch, padding included, is at most so many times its token budget
 
 
@@ -53,8 +56,10 @@ class Runner:
         self.sheet.verify(bundle, graph)
         self.plan = Plan.load(bundle / "plan.json")
         self.batch_tokens = batch_tokens
-        self._texts = Texts(
+        self.task = self.sheet.made()
+        self._texts = Texts.load(
             bundle / "tokenizer.json",
+            self.task,
             max_length=max_length or limit,
             inputs=self.sheet.inputs,
             pad_token_id=self.sheet.pad_token_id,
@@ -62,55 +67,87 @@ class Runner:
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
 
-    def __call__(self, texts: Iterable[Text]) -> np.ndarray:
-        """(N, C) logits, in the order of the texts; a pair is a tuple."""
+    def __call__(self, texts: Iterable[Text]) -> Any:
+        """(N, C) logits, or vectors, in the order of the texts; a pair is a tuple. Where the head
+        answers by token, a list with an array (n, C) for each row that was read."""
+        if self._by_token:
+            return [one for _, _, outputs in self._stretches(_iterate(texts)) for one in outputs]
         none = np.zeros((0, self.outputs), np.float32)
-        return np.concatenate([none, *self._windows(_iterate(texts))])
+        return np.concatenate([none, *self._vectors(_iterate(texts))])
 
     def predict(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
-        """A label and its probability for each text, or a value where the task is regression."""
-        return self.answers(self(texts))
+        """What the task asks of each text: `label` and `score`, `value`, `labels`, `answer`, `tags`
+        or `vector`. A label is a name, or the class id if the head has no names."""
+        return list(self.predictions(texts))
+
+    def predictions(self, texts: Iterable[Text]) -> Iterator[dict[str, Any]]:
+        """The same one by one, in order; reads only so far ahead that memory does not grow with
+        the number of texts."""
+        for given, rows, outputs in self._stretches(_iterate(texts)):
+            yield from self.task.answers(outputs, rows, given, self.sheet.labels)
 
     def stream(self, texts: Iterable[Text]) -> Iterator[np.ndarray]:
-        """The logits (C,) of each text, in order; reads at most a window ahead, so that memory does
-        not grow with the number of texts."""
-        windows = self._windows(_iterate(texts))
-        return (row for window in windows for row in window)
+        """The logits (C,) of each text, or its vector, one by one, as `predictions`."""
+        if self._by_token:
+            raise UserError(f"the task {self.task.NAME} answers by token; use predictions(texts)")
+        return (row for part in self._vectors(_iterate(texts)) for row in part)
 
-    def answers(self, logits: np.ndarray) -> list[dict[str, Any]]:
-        """What logits (N, C) mean. A label is a name, or the class id if the head has no names."""
-        task, names = TASKS[self.sheet.task], self.sheet.labels
-        chosen = task.predict(logits)  # (N,)
-        if task is regress:
-            return [{"value": float(value)} for value in chosen]
-        weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)
-        scores = weights.max(-1) / weights.sum(-1)  # (N,): softmax of the chosen class
-        return [
-            {"label": int(i) if names is None else names[i], "score": float(score)}
-            for i, score in zip(chosen, scores, strict=True)
-        ]
-
-    def _windows(self, texts: Iterator[Any]) -> Iterator[np.ndarray]:
+    def read(self, texts: Iterable[Text]) -> Iterator[tuple[Row, np.ndarray]]:
+        """Every row that the model reads and what it says to it, (C,) or (n, C): for metrics."""
         first = 0
-        while window := list(islice(texts, WINDOW)):
-            yield self._logits(self._texts.encode(window, first), first)
-            first += len(window)
+        for given, rows, outputs in self._stretches(_iterate(texts)):
+            for row, output in zip(rows, outputs, strict=True):
+                yield replace(row, text=first + row.text), output
+            first += len(given)
 
-    def _logits(self, rows: list[Row], first: int) -> np.ndarray:
-        """(n, C) of one window."""
-        logits = np.empty((len(rows), self.outputs), np.float32)
+    def _vectors(self, texts: Iterator[Any]) -> Iterator[np.ndarray]:
+        """(n, C) of each stretch of texts."""
+        for given, rows, outputs in self._stretches(texts):
+            found = by_text(outputs, rows, len(given))
+            yield unit(found) if getattr(self.task, "normalize", False) else found
+
+    def _stretches(
+        self, texts: Iterator[Any]
+    ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray]]]:
+        """Texts, their rows and what the model says to each, some at a time."""
+        first = 0
+        while given := list(islice(texts, AHEAD)):
+            rows = self._texts.encode(given, first)
+            yield given, rows, self._answers(rows, first)
+            first += len(given)
+
+    def _answers(self, rows: list[Row], first: int) -> list[np.ndarray]:
+        """(C,) of each row, or (n, C) where the head answers by token."""
+        found: list[np.ndarray] = [np.empty(0)] * len(rows)
         for chosen in batches([len(row) for row in rows], self.batch_tokens):
-            answer = self._engine.run(self._texts.batch([rows[i] for i in chosen]))
-            if answer.shape != (len(chosen), self.outputs):  # numpy would stretch it
-                raise UserError(f"the graph gives logits of shape {answer.shape}; export anew")
-            logits[chosen] = answer
-        bad = np.flatnonzero(~np.isfinite(logits).all(-1))
-        if len(bad):
-            raise UserError(
-                f"the model's answer to texts[{first + bad[0]}] is not a number (NaN or infinite); "
-                "check the weights, or try the other precision"
-            )
-        return logits
+            feeds = self._texts.batch([rows[i] for i in chosen])
+            answer = self._engine.run(feeds)
+            self._check_shape(answer, feeds["attention_mask"].shape)
+            if self.task.HEAD == "encoder":
+                settings: Any = self.task
+                answer = pool(answer, feeds["attention_mask"], settings.pooling)
+            for i, one in zip(chosen, answer, strict=True):
+                found[i] = one[: len(rows[i])] if self._by_token else one
+                if not np.isfinite(found[i]).all():
+                    raise UserError(
+                        f"the model's answer to texts[{first + rows[i].text}] is not a number (NaN "
+                        "or infinite); check the weights, or try the other precision"
+                    )
+        return found
+
+    @property
+    def _by_token(self) -> bool:
+        return self.task.whole and self.task.HEAD != "encoder"
+
+    def _check_shape(self, answer: np.ndarray, shape: tuple[int, ...]) -> None:
+        batch, length = shape
+        wanted: tuple[int, ...] = (batch, self.outputs)
+        if self.task.whole:
+            wanted = (batch, length, self.outputs)
+        elif self.task.HEAD == "encoder":
+            wanted = (batch, 1, self.outputs)
+        if answer.shape != wanted:  # numpy would stretch it
+            raise UserError(f"the graph gives an answer of shape {answer.shape}; export anew")
 
     def _check_engine(self, path: Path) -> int:
         """The graph must be of this plan and of this sheet; gives the number of its outputs."""
@@ -125,7 +162,12 @@ class Runner:
                 f"{path} has the inputs {', '.join(engine.inputs)}, the sheet says "
                 f"{', '.join(self.sheet.inputs)}; export anew"
             )
-        told = len(labels) if labels else 1 if self.sheet.task == regress.NAME else None
+        if engine.names != self.task.OUTPUTS:
+            raise UserError(
+                f"{path} has the outputs {', '.join(engine.names)}, the task "
+                f"{', '.join(self.task.OUTPUTS)}; export anew"
+            )
+        told = len(labels) if labels else 1 if self.task.NAME in ("regress", "rank") else None
         outputs = engine.outputs or told
         if outputs is None or told not in (None, outputs):
             raise UserError(f"{path} has {engine.outputs} outputs, the sheet {told}; export anew")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from toprune.errors import UserError
 from toprune.run.external_data import external_files
-from toprune.tasks import TASKS
+from toprune.tasks import Task, make_task
 
 SCHEMA = 1
 PLACE = "onnx/export.json"
@@ -24,6 +24,7 @@ Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NEEDED = ("plan.json", "tokenizer.json")  # to run; weights may be left out of a serving image
+LABELLED = ("classify", "multilabel", "tokens")
 MAX_BYTES = 16 << 20  # of the sheet itself
 MAX_LENGTH = 1 << 20  # of a text, in tokens: a number above it is a mistake or an attack
 # Below the bundle, with / and nothing hidden: no "..", no "C:", no second spelling of one file.
@@ -41,6 +42,7 @@ class Sheet:
     """What the runtime must know beside the graph. `files`: sha256 by path below the bundle."""
 
     task: str
+    settings: dict[str, Any] = field(hash=False)  # of the task
     max_length: int
     inputs: tuple[str, ...]
     pad_token_id: int
@@ -52,7 +54,10 @@ class Sheet:
 
     def __post_init__(self) -> None:
         _check_schema(self.schema)
-        _require(self.task in TASKS, f"task {self.task!r} is not known")
+        try:
+            self.made()
+        except UserError as problem:
+            raise UserError(f"{PLACE}: {problem}; export the bundle anew") from problem
         _require(
             1 <= self.max_length <= MAX_LENGTH,
             f"max_length must be 1 to {MAX_LENGTH}, not {self.max_length}",
@@ -64,8 +69,8 @@ class Sheet:
             f"inputs must be {', '.join(INPUTS)} or the first two, not {list(self.inputs)}",
         )
         _require(
-            self.labels is None or (self.task == "classify" and len(self.labels) > 1),
-            "labels must be two names or more, of classes",
+            self.labels is None or (self.task in LABELLED and len(self.labels) > 0),
+            "labels must be names of classes or tags",
         )
         for name, digest in self.files.items():
             _require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")
@@ -80,6 +85,7 @@ class Sheet:
         graphs: str | os.PathLike[str],
         *,
         task: str,
+        settings: dict[str, Any],
         max_length: int,
         inputs: tuple[str, ...],
         pad_token_id: int,
@@ -97,6 +103,7 @@ class Sheet:
                 files[f"{Path(PLACE).parent}/{path.name}"] = _digest(path)
         return cls(
             task=task,
+            settings=settings,
             max_length=max_length,
             inputs=tuple(inputs),
             pad_token_id=pad_token_id,
@@ -105,6 +112,10 @@ class Sheet:
             checked=checked,
             environment=environment,
         )
+
+    def made(self) -> Task:
+        """The task itself."""
+        return make_task(self.task, self.settings)
 
     def to_json(self) -> str:
         return json.dumps({"schema": self.schema} | vars(self), indent=1, allow_nan=False) + "\n"
@@ -180,6 +191,7 @@ class Sheet:
 _FIELDS: dict[str, tuple[type, ...]] = {
     "schema": (int,),
     "task": (str,),
+    "settings": (dict,),
     "max_length": (int,),
     "inputs": (list,),
     "pad_token_id": (int,),

@@ -1,7 +1,138 @@
-"""Tasks: what the labels mean. One module each, with the same functions; see `classify`."""
+"""Tasks: what a text is asked. One frozen dataclass each; its fields are the task's settings, which
+go into the bundle, so that the runtime reads, pools and decides as was measured."""
 
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from toprune.tasks import classify, regress
+import numpy as np
 
-TASKS: dict[str, ModuleType] = {classify.NAME: classify, regress.NAME: regress}
+from toprune.data import Examples
+from toprune.errors import UserError
+from toprune.tasks.answer import Answer
+from toprune.tasks.classify import Classify
+from toprune.tasks.embed import Embed
+from toprune.tasks.multilabel import Multilabel
+from toprune.tasks.rank import Rank
+from toprune.tasks.regress import Regress
+from toprune.tasks.tokens import Tags
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toprune.run.texts import Row
+
+TASKS: dict[str, Any] = {
+    kind.NAME: kind for kind in (Classify, Regress, Multilabel, Rank, Answer, Tags, Embed)
+}
+
+
+class Task(Protocol):
+    """What the rest of the house asks of a task. Letters: B batch, S length, C outputs of the head;
+    `outputs` are (B, C), or (B, S, C) where the head reads the `whole` text."""
+
+    NAME: ClassVar[str]
+    METRICS: ClassVar[tuple[str, ...]]  # names; it is judged by the first
+    HEAD: ClassVar[str]  # which kind: a key of `heads.HEADS`
+    OUTPUTS: ClassVar[tuple[str, ...]]  # what the model's answer calls them, and the ONNX file
+
+    @property
+    def whole(self) -> bool:
+        """Does the head read every token? Then dropped ones are put back for it."""
+        ...
+
+    def num_outputs(self, examples: Examples) -> int:
+        """How many outputs a new head needs."""
+        ...
+
+    def head(self, examples: Examples) -> dict[str, Any]:
+        """What else a new head's config must say."""
+        ...
+
+    def check_head(self, config: Any, examples: Examples) -> None:
+        """Refuse a model whose head cannot mean these labels."""
+        ...
+
+    def target(self, row: "Row", label: Any) -> Any:
+        """What the head is to say to one row."""
+        ...
+
+    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """(B,): the number whose gradient says which tokens the answer depends on."""
+        ...
+
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor": ...
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor": ...
+
+    def judge(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
+    ) -> np.ndarray:
+        """(units, k): all that the metrics must know of each unit, for a bootstrap to draw from."""
+        ...
+
+    def metrics(self, judged: np.ndarray) -> dict[str, float]: ...
+
+    def agreement(
+        self,
+        one: Sequence[np.ndarray],
+        other: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        examples: Examples,
+    ) -> float:
+        """How much two models say the same, by whatever they say."""
+        ...
+
+    def answers(
+        self,
+        outputs: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        texts: Sequence[Any],
+        labels: tuple[str, ...] | None,
+    ) -> list[dict[str, Any]]:
+        """For people and programs, one for each text."""
+        ...
+
+
+def make_task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
+    """The task of that name; settings that it does not have are refused."""
+    if name not in TASKS:
+        raise UserError(f"task '{name}' is not known; there are: {', '.join(TASKS)}")
+    try:
+        return TASKS[name](**(settings or {}))
+    except TypeError as problem:
+        known = ", ".join(field.name for field in fields(TASKS[name])) or "none"
+        raise UserError(
+            f"the task {name} has no such setting ({', '.join(settings or {})}); it has: {known}"
+        ) from problem
+
+
+def settings_of(task: Task) -> dict[str, Any]:
+    """The task's settings as plain JSON."""
+    made: Any = task
+    return asdict(made)
+
+
+def task_for(report: Mapping[str, Any], config: Any) -> Task:
+    """The task of a bundle, as its report says; of any other model, what its head is made for."""
+    if "task" in report:
+        return make_task(str(report["task"]), report.get("task_settings"))
+    kind = (config.architectures or [""])[0]
+    if kind.endswith("ForQuestionAnswering"):
+        return Answer()
+    if kind.endswith("ForTokenClassification"):
+        return Tags()
+    if kind.endswith("Model"):
+        return Embed()
+    if config.problem_type == "multi_label_classification":
+        return Multilabel()
+    return Regress() if config.num_labels == 1 else Classify()
+
+
+def texts_of(task: Task, examples: Examples) -> list[Any]:
+    """What the model reads: texts or pairs of them; both sides of a pair alone where each gets a
+    vector of its own, first all first ones."""
+    if examples.pairs is None:
+        return list(examples.texts)
+    if task.HEAD == "encoder":
+        return [*examples.texts, *examples.pairs]
+    return list(zip(examples.texts, examples.pairs, strict=True))

@@ -1,46 +1,102 @@
-"""One real number per text or pair, such as STS-B's similarity. The functions of `classify`."""
+"""One real number per text or pair, such as STS-B's similarity."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from toprune.data import Examples
 from toprune.errors import UserError
+from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NAME = "regress"
-METRICS = ("pearson", "spearman")
+    from toprune.run.texts import Row
 
 
-def num_outputs(examples: Examples) -> int:
-    return 1
+@dataclass(frozen=True)
+class Regress:
+    NAME: ClassVar[str] = "regress"
+    METRICS: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
+    HEAD: ClassVar[str] = "sequence"
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+
+    @property
+    def whole(self) -> bool:
+        """The head reads the first token alone."""
+        return False
+
+    def num_outputs(self, examples: Examples) -> int:
+        return 1
+
+    def head(self, examples: Examples) -> dict[str, Any]:
+        return {"problem_type": "regression"}
+
+    def check_head(self, config: Any, examples: Examples) -> None:
+        if config.num_labels != 1:
+            raise UserError(
+                f"the model's head has {config.num_labels} outputs, but regression needs one; "
+                "use the task classify or a model with num_labels=1"
+            )
+
+    def target(self, row: "Row", label: Any) -> Any:
+        return label
+
+    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """(B, 1) -> (B,): the number itself."""
+        return outputs[:, 0]
+
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
+        """Mean squared error of outputs (B, 1)."""
+        from torch.nn import functional as F
+
+        return F.mse_loss(student, teacher)
+
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
+        """Mean squared error of outputs (B, 1) with numbers (B,)."""
+        from torch.nn import functional as F
+
+        return F.mse_loss(student.squeeze(-1), labels.to(student.dtype))
+
+    def judge(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
+    ) -> np.ndarray:
+        """(N, 2): the number told, the number wanted."""
+        guesses = by_text(outputs, rows, len(examples))[:, 0].astype(np.float64)
+        return np.stack([guesses, np.asarray(examples.labels, np.float64)], 1)
+
+    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+        """Pearson's and Spearman's correlation; 0 where it is 0/0, as with constant predictions."""
+        guesses, labels = judged.T
+        return {
+            "pearson": correlate(guesses, labels),
+            "spearman": correlate(ranks(guesses), ranks(labels)),
+        }
+
+    def agreement(
+        self,
+        one: Sequence[np.ndarray],
+        other: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        examples: Examples,
+    ) -> float:
+        """Pearson's correlation of the numbers told."""
+        a, b = (by_text(x, rows, len(examples))[:, 0] for x in (one, other))
+        return correlate(a, b)
+
+    def answers(
+        self,
+        outputs: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        texts: Sequence[Any],
+        labels: tuple[str, ...] | None,
+    ) -> list[dict[str, Any]]:
+        return [{"value": float(value)} for value in by_text(outputs, rows, len(texts))[:, 0]]
 
 
-def check_head(config: Any, examples: Examples) -> None:
-    if config.num_labels != 1:
-        raise UserError(
-            f"the model's head has {config.num_labels} outputs, but regression needs one; "
-            "use the task classify or a model with num_labels=1"
-        )
-
-
-def predict(logits: np.ndarray) -> np.ndarray:
-    """(N, 1) -> numbers (N,)."""
-    return logits.squeeze(-1)
-
-
-def metrics(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlation; 0 where it is 0/0, as with constant predictions."""
-    guesses = predict(logits)
-    return {
-        "pearson": _correlate(guesses, labels),
-        "spearman": _correlate(_ranks(guesses), _ranks(labels)),
-    }
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
+def ranks(values: np.ndarray) -> np.ndarray:
     """From one; equal values share the mean of their ranks."""
     if np.isnan(values).any():  # NaN has no rank; it must not pass for the greatest number
         return np.full(len(values), np.nan)
@@ -48,23 +104,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
 
-def _correlate(x: np.ndarray, y: np.ndarray) -> float:
+def correlate(x: np.ndarray, y: np.ndarray) -> float:
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if np.ptp(x) == 0 or np.ptp(y) == 0:  # asked before the mean's rounding blurs it
         return 0.0
     x, y = x - x.mean(), y - y.mean()
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
-
-
-def distill_loss(student: "Tensor", teacher: "Tensor") -> "Tensor":
-    """Mean squared error of outputs (B, 1)."""
-    from torch.nn import functional as F
-
-    return F.mse_loss(student, teacher)
-
-
-def label_loss(student: "Tensor", labels: "Tensor") -> "Tensor":
-    """Mean squared error of outputs (B, 1) with numbers (B,)."""
-    from torch.nn import functional as F
-
-    return F.mse_loss(student.squeeze(-1), labels.to(student.dtype))

@@ -1,0 +1,179 @@
+"""Candidates to rank, as examples of the task rank, from ../shared/data; none of it is committed.
+
+TREC-QA comes with its candidates: the official pairs, in the "raw" form with the questions whose
+answers are all right or all wrong (the latter are left out of the metrics, see `tasks/rank.py`).
+The files list the right answers first, so the candidates of a question are shuffled: equal scores
+keep the order given, and a model that scores all alike must not come out perfect.
+
+Cranfield is a collection; BM25 finds the candidates. Its codes run backwards, by Cleverdon: 1 is a
+complete answer, 4 of minimum interest. They become relevance 4 to 1; what was not judged is 0. The
+code -1 is explained nowhere. Every query has exactly one, neighbours share it, and BM25 puts it on
+top more often than any other code: we read it as the paper whose author asked the question, and
+take it out of that query's candidates, as neither relevant nor not. Queries that share it are of
+one author and much alike, so they stay in one split.
+
+    python benchmarks/candidates.py    # sizes, first-stage recall, metrics of the order given
+"""
+
+import gzip
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sets import DATA, say
+from toprune.data import Examples
+from toprune.run.texts import Row
+from toprune.tasks.rank import Rank, ranking
+
+K1, B = 1.2, 0.75
+DEPTH = 50  # candidates per query
+NEGATIVES = 20  # per training query, drawn from its candidates
+TEST, VALIDATION = 75, 30  # queries, at least; the other 120 or so are for training
+
+
+class BM25:
+    """Okapi's score with Lucene's idf, which is never negative."""
+
+    def __init__(self, documents: list[str]):
+        counts = [Counter(_words(text)) for text in documents]
+        lengths = np.array([sum(count.values()) for count in counts])
+        damping = K1 * (1 - B + B * lengths / lengths.mean())  # (N,)
+        postings: dict[str, list[tuple[int, int]]] = {}
+        for document, count in enumerate(counts):
+            for word, times in count.items():
+                postings.setdefault(word, []).append((document, times))
+        self.size = len(documents)
+        self.weights: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # documents, what it adds there
+        for word, found in postings.items():
+            where, times = np.array(found).T
+            idf = np.log1p((self.size - len(where) + 0.5) / (len(where) + 0.5))
+            self.weights[word] = where, idf * times * (K1 + 1) / (times + damping[where])
+
+    def scores(self, query: str) -> np.ndarray:
+        """(N,)"""
+        total = np.zeros(self.size)
+        for word in _words(query):
+            if word in self.weights:
+                where, weight = self.weights[word]
+                total[where] += weight
+        return total
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str
+    source: int  # the document that is taken out
+    relevance: dict[int, int]  # of the judged documents, 1 to 4
+    order: list[int]  # all documents but the source, BM25's best first
+
+
+def trecqa() -> dict[str, Examples]:
+    """The official pairs: train, validation (their dev) and test."""
+    rng = np.random.default_rng(0)
+    found: dict[str, Examples] = {}
+    for split, file in (("train", "train"), ("validation", "dev"), ("test", "test")):
+        rows = _read(DATA / "trecqa" / f"{file}.jsonl.gz")
+        labels = [float(row["label"]) for row in rows]
+        queries, documents = ([row[side] for row in rows] for side in ("query", "document"))
+        places = ranking(rng.random(len(rows)), queries)
+        order = [i for _, shuffled in places for i in shuffled]
+        found[split] = Examples(queries, documents, labels).take(order)
+    return found
+
+
+def cranfield(depth: int = DEPTH, seed: int = 0) -> dict[str, Examples]:
+    """BM25's `depth` best for each query, in its order: an untouched order is the first stage's.
+
+    In train: every relevant document, found or not, and a few of the others that BM25 found.
+    """
+    documents, queries = _collection()
+    rng = np.random.default_rng(seed)
+    found: dict[str, Examples] = {}
+    for split, chosen in _split(queries, rng).items():
+        pairs: list[tuple[str, str, float]] = []
+        for query in chosen:
+            best = query.order[:depth]
+            if split == "train":
+                others = [d for d in best if d not in query.relevance]
+                drawn = rng.permutation(len(others))[:NEGATIVES]
+                kept = {*query.relevance, *(others[i] for i in drawn)}
+                best = [d for d in query.order if d in kept]
+            pairs += [(query.text, documents[d], float(query.relevance.get(d, 0))) for d in best]
+        texts, candidates, labels = (list(column) for column in zip(*pairs, strict=True))
+        found[split] = Examples(texts, candidates, labels)
+    return found
+
+
+def recall(depth: int = DEPTH) -> float:
+    """Share of a query's relevant documents that BM25 finds, mean over all queries."""
+    _, queries = _collection()
+    return float(
+        np.mean([len(set(q.order[:depth]) & set(q.relevance)) / len(q.relevance) for q in queries])
+    )
+
+
+@cache
+def _collection() -> tuple[dict[int, str], list[Query]]:
+    """Documents by id, two without a text left out, and the queries in order."""
+    rows = _read(DATA / "cranfield" / "docs.jsonl.gz")
+    documents = {row["id"]: row["text"] for row in rows if row["text"].strip()}
+    judged: dict[int, dict[int, int]] = {}
+    for row in _read(DATA / "cranfield" / "qrels.jsonl.gz"):
+        if row["doc"] in documents:
+            judged.setdefault(row["query"], {})[row["doc"]] = row["grade"]
+    ids, index = np.array(list(documents)), BM25(list(documents.values()))
+    queries: list[Query] = []
+    for row in _read(DATA / "cranfield" / "queries.jsonl.gz"):
+        codes = judged[row["id"]]
+        (source,) = (document for document, code in codes.items() if code == -1)
+        relevance = {document: 5 - code for document, code in codes.items() if code != -1}
+        ranked = ids[np.argsort(-index.scores(row["text"]), kind="stable")]
+        queries.append(Query(row["text"], source, relevance, ranked[ranked != source].tolist()))
+    return documents, queries
+
+
+def _split(queries: list[Query], rng: np.random.Generator) -> dict[str, list[Query]]:
+    by_source: dict[int, list[Query]] = {}
+    for query in queries:
+        by_source.setdefault(query.source, []).append(query)
+    groups = list(by_source.values())
+    sizes = {"test": TEST, "validation": VALIDATION, "train": len(queries)}
+    splits: dict[str, list[Query]] = {"train": [], "validation": [], "test": []}
+    for i in rng.permutation(len(groups)):
+        splits[next(name for name, size in sizes.items() if len(splits[name]) < size)] += groups[i]
+    return splits
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def _describe(name: str, found: dict[str, Examples]) -> None:
+    """Sizes, and the metrics of the order in which the candidates are given."""
+    for split, examples in found.items():
+        rows = [Row(np.zeros(1, np.int64), None, text=i) for i in range(len(examples))]
+        given = [np.array([-i]) for i in range(len(examples))]
+        judged = Rank().judge(given, rows, examples)
+        said = ", ".join(f"{name} {value:.3f}" for name, value in Rank().metrics(judged).items())
+        count = len(set(examples.texts))
+        say(
+            f"{name} {split}: {len(examples)} pairs, {count} queries ({len(judged)} judged); {said}"
+        )
+
+
+if __name__ == "__main__":
+    _describe("trecqa", trecqa())
+    _describe("cranfield", cranfield())
+    for depth in (DEPTH, 2 * DEPTH):
+        say(f"cranfield: recall of the first stage at {depth}: {recall(depth):.3f}")

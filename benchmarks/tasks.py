@@ -1,0 +1,217 @@
+"""Every kind of task with the embedded MiniLM: fine-tuned, pruned, measured, exported and timed.
+
+    python benchmarks/tasks.py trecqa squad ...           # dense models and pruned ones, by task
+    python benchmarks/tasks.py --time                     # on a quiet machine: latency of bundles
+
+One recipe a task, fixed beforehand; nothing here was chosen by a reported set. Models and bundles
+go to the cache directory, one JSON a run to results/tasks. What is there is not done again.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sets
+from candidates import cranfield, trecqa
+from dense import CACHE
+from toprune.api import Data, finetune, prune
+from toprune.bench import bench
+from toprune.data import Examples
+from toprune.demo import model_directory
+from toprune.export import export
+from toprune.fit import Training
+from toprune.report import environment
+from toprune.run.evaluate import evaluate
+from toprune.run.runner import Runner
+from toprune.squad import read_squad
+from toprune.tasks import TASKS
+
+RESULTS = Path(__file__).parent / "results" / "tasks"
+PROVED = 300  # examples on which a dense model is looked at while it is made
+TIMED = 64  # test texts from which a bundle's latency is taken
+SEED = 0
+
+Sets = Callable[[], tuple[Examples, Examples]]  # train, reported
+
+
+@dataclass(frozen=True)
+class Run:
+    task: str
+    sets: Sets
+    budgets: tuple[str, ...]
+    max_length: int
+    soft: float  # epochs that learn masks
+    hard: float  # epochs with tokens truly gone
+    dense: float | None  # epochs of fine-tuning before; None: the model is brought
+
+
+def squad() -> tuple[Examples, Examples]:
+    """Trained on 2,000 questions of each of three other sources, reported on the official dev."""
+    folder = sets.DATA / "squad"
+    rng = np.random.default_rng(SEED)
+    parts = [read_squad(path) for path in sorted(folder.glob("shifts-*"))]
+    parts = [part.take(np.sort(rng.permutation(len(part))[:2000])) for part in parts]
+    return _joined(parts), read_squad(next(folder.glob("dev-v1.1*")))
+
+
+def news() -> tuple[Examples, Examples]:
+    return sets.train_set("20news", 4000), sets.report_sets("20news")["test"]
+
+
+def similar() -> tuple[Examples, Examples]:
+    return sets.train_set("stsb"), sets.report_sets("stsb")["test"]
+
+
+def _split(found: dict[str, Examples]) -> tuple[Examples, Examples]:
+    return found["train"], found["test"]
+
+
+def _joined(parts: list[Examples]) -> Examples:
+    first, *others = parts
+    for part in others:
+        assert first.pairs is not None and part.pairs is not None  # noqa: PT018
+        assert first.labels is not None and part.labels is not None  # noqa: PT018
+        first = Examples(
+            [*first.texts, *part.texts], [*first.pairs, *part.pairs], [*first.labels, *part.labels]
+        )
+    return first
+
+
+RUNS = {
+    "trecqa": Run("rank", lambda: _split(trecqa()), ("2x", "3x"), 128, 1, 4, dense=4),
+    "stsb-embed": Run("embed", similar, ("2x",), 128, 0.5, 2.5, dense=None),
+    "cranfield": Run("rank", lambda: _split(cranfield()), ("2x", "3x"), 384, 0.5, 2, dense=2),
+    "squad": Run("answer", squad, ("1.7x",), 384, 0.5, 1.5, dense=2),
+    "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.5, dense=2),
+}
+
+
+def rows(task: str, examples: Examples) -> list[dict[str, Any]]:
+    """Examples as rows of the public interface."""
+    names = {"rank": ("query", "document"), "answer": ("question", "context")}
+    first, second = names.get(task, ("text", "text_pair"))
+    found: list[dict[str, Any]] = [{first: text} for text in examples.texts]
+    for row, pair in zip(found, examples.pairs or [], strict=False):
+        row[second] = pair
+    for row, label in zip(found, examples.labels or [], strict=True):
+        if task == "answer":
+            texts, starts = [text for text, _ in label], [start for _, start in label]
+            row["answers"] = {"text": texts, "answer_start": starts}
+        else:
+            row["label"] = label
+    return found
+
+
+def dense_model(name: str, run: Run, train: Examples, test: Examples) -> Path:
+    if run.dense is None:
+        return Path(model_directory())
+    out = CACHE / "dense" / f"task-{name}"
+    if not out.exists():
+        shown = _some(run.task, test, PROVED)
+        source = {"train": rows(run.task, train), "test": rows(run.task, shown)}
+        training = Training(0, run.dense, lr=1e-4, label_weight=1.0, seed=SEED)
+        data = Data(source, max_length=run.max_length)
+        report = finetune(
+            model_directory(), data, task=run.task, out=out, training=training, resume=True
+        )
+        sets.say(f"{name}, dense, {len(shown)} examples: {report['metrics']}")
+    return out
+
+
+def _some(task: str, examples: Examples, count: int) -> Examples:
+    """The first so many; of rankings whole queries."""
+    if task == "rank":
+        queries = dict.fromkeys(examples.texts)
+        kept = set(list(queries)[: max(10, len(queries) // 5)])
+        return examples.take(i for i, text in enumerate(examples.texts) if text in kept)
+    order = np.random.default_rng(SEED).permutation(len(examples))
+    return examples.take(np.sort(order[:count]))
+
+
+def do(name: str) -> None:
+    run = RUNS[name]
+    left = [budget for budget in run.budgets if not (RESULTS / f"{name}-{budget}.json").exists()]
+    if not left:
+        return
+    train, test = run.sets()
+    model = dense_model(name, run, train, test)
+    source = {"train": rows(run.task, train), "test": rows(run.task, test)}
+    for budget in left:
+        out = CACHE / "tasks" / f"{name}-{budget}"
+        training = Training(run.soft, run.hard, seed=SEED)
+        started = time.time()
+        bundle = prune(
+            model,
+            Data(source, max_length=run.max_length),
+            budget,
+            task=run.task,
+            out=out,
+            training=training,
+            resume=True,
+            overwrite=True,
+        )
+        report = bundle.report
+        kept = ("task", "task_settings", "budget", "max_length", "examples", "agreement")
+        found = {key: report[key] for key in (*kept, "dense", "pruned", "difference")}
+        found |= {
+            "name": name,
+            "score": bundle.plan.score if bundle.plan else None,
+            "seed": SEED,
+            "trained_on": len(train),
+            "dense_epochs": run.dense,
+            "training": training.settings(),
+            "minutes": (time.time() - started) / 60,
+            "environment": environment(),
+        }
+        _write(name, budget, found)
+        metric = TASKS[run.task].METRICS[0]
+        gap = report["difference"][metric]
+        sets.say(f"{name} {budget}: {metric} {gap['value']:+.4f} [{gap['low']:+.4f}, ...]")
+        export(out, int8=True)
+        shown = {"test": rows(run.task, test)}
+        found["int8"] = evaluate(Runner(out, precision="int8"), shown)["metrics"]
+        _write(name, budget, found)
+
+
+def take_times() -> None:
+    """Dense and pruned, fp32 and int8, in turns on texts of the reported set; nothing else may
+    run."""
+    for path in sorted(RESULTS.glob("*.json")):
+        found = json.loads(path.read_text())
+        if "latency" in found:
+            continue
+        run = RUNS[found["name"]]
+        _, test = run.sets()
+        chosen = test.take(np.random.default_rng(SEED).permutation(len(test))[:TIMED])
+        texts: Any = chosen.texts
+        if chosen.pairs is not None and run.task != "embed":
+            texts = list(zip(chosen.texts, chosen.pairs, strict=True))
+        bundle = CACHE / "tasks" / path.stem
+        report = bench(bundle, texts=texts, threads=1, rounds=15, seconds=60, say=sets.say)
+        path.write_text(json.dumps(found | {"latency": report}, indent=1) + "\n")
+
+
+def _write(name: str, budget: str, found: dict[str, Any]) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}-{budget}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=list(RUNS))
+    parser.add_argument("--time", action="store_true")
+    args = parser.parse_args()
+    for name in args.names:
+        do(name)
+    if args.time:
+        take_times()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Extractive question answering: the answer is a span of the context, or there is none.
+
+Texts are questions, pairs are contexts; a long context is read in windows. The rules of scoring are
+those of SQuAD's v2 script, which on v1.1's data gives what the v1.1 script gives.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from toprune.data import Examples
+from toprune.errors import UserError
+from toprune.tasks.windows import check_stride
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toprune.run.texts import Row
+
+TEMPERATURE = 2.0
+OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+Span = tuple[int, int]  # first and past-the-end character in the context
+
+
+@dataclass(frozen=True)
+class Answer:
+    stride: int = 128  # tokens of the context that one window shares with the next
+    max_answer: int = 30  # tokens
+    best: int = 20  # spans of a window that share the probability of an answer
+    no_answer: bool = False  # it may say that there is none (SQuAD v2)
+    threshold: float = 0.0  # by how much "none" must beat the best span
+
+    NAME: ClassVar[str] = "answer"
+    METRICS: ClassVar[tuple[str, ...]] = ("f1", "exact")  # with no_answer `metrics` adds best_*
+    HEAD: ClassVar[str] = "answer"
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
+
+    def __post_init__(self) -> None:
+        check_stride(self.stride)
+        for name in ("max_answer", "best"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, which leaves no span; use 1 up")
+        if not isfinite(self.threshold):
+            raise UserError(f"a threshold of {self.threshold} is no number; 0 is usual")
+
+    @property
+    def whole(self) -> bool:
+        """Every token has an answer of its own."""
+        return True
+
+    def num_outputs(self, examples: Examples) -> int:
+        return 2
+
+    def head(self, examples: Examples) -> dict[str, Any]:
+        """A new head: what the config says of an old one (see `check_head`) is no longer true."""
+        return {"architectures": None}
+
+    def check_head(self, config: Any, examples: Examples) -> None:
+        """Two outputs, and not those of a head that is known to mean something else.
+
+        A name of pre-training (BertForMaskedLM) proves nothing: a model keeps the one that it was
+        made from until it is saved.
+        """
+        if examples.pairs is None:
+            raise UserError("answers are found in a context; name its column, too")
+        other = [name for name in config.architectures or [] if name.endswith(OTHER_HEADS)]
+        if other:
+            raise UserError(
+                f"the model is a {other[0]}, not one that answers questions; "
+                "fine-tune it for that first (toprune finetune)"
+            )
+        if config.num_labels != 2:
+            raise UserError(
+                f"the model's head has {config.num_labels} outputs, but a span has 2, its start "
+                "and its end; use a model with num_labels=2"
+            )
+
+    def target(self, row: "Row", label: Any) -> list[int]:
+        """First and last token of the first answer; the first token, twice, where the window does
+        not hold all of it."""
+        text, first = label[0] if label else ("", 0)
+        first, text = first + len(text) - len(text.lstrip()), text.strip()
+        past = first + len(text)
+        starts, ends = _places(row).T
+        inside = np.flatnonzero(starts >= 0)  # (m,) tokens of the context
+        if not text or not len(inside) or starts[inside[0]] > first or ends[inside[-1]] < past:
+            return [0, 0]
+        held = inside[(ends[inside] > first) & (starts[inside] < past)]
+        return [int(held[0]), int(held[-1])] if len(held) else [0, 0]
+
+    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """(B, S, 2) -> (B,): best minus second best token, of the start and of the end."""
+        import torch
+
+        least = torch.finfo(outputs.dtype).min
+        best = outputs.masked_fill(mask[..., None] == 0, least).topk(2, dim=1).values  # (B, 2, 2)
+        return (best[:, 0] - best[:, 1]).sum(1)
+
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
+        """T^2 KL(teacher || student) over live tokens, the mean of start and end; (B, S, 2)."""
+        mine = _log_shares(student / TEMPERATURE, mask)
+        wanted = _log_shares(teacher / TEMPERATURE, mask)
+        return TEMPERATURE**2 * (wanted.exp() * (wanted - mine)).sum(1).mean()
+
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
+        """Cross entropy over live tokens, the mean of start and end; (B, S, 2), labels (B, 2)."""
+        return -_log_shares(student, mask).gather(1, labels[:, None]).mean()
+
+    def judge(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
+    ) -> np.ndarray:
+        """(N, 4): F1 and exact match of the best span; by how much "none" beats it; is "none"
+        right? Whether a span or "none" is told is left to `metrics`, which tries thresholds."""
+        contexts, labels = examples.pairs or [], list[Any](examples.labels or [])
+        judged = []
+        heard = self._listen(outputs, rows, len(examples), spans=1)
+        for one, context, label in zip(heard, contexts, labels, strict=True):
+            said = _normalise(_cut(context, one.best)[0])
+            golds = [gold for gold in (_normalise(text) for text, _ in label) if gold] or [""]
+            f1, exact = max(_f1(said, gold) for gold in golds), said in golds
+            judged.append((f1, exact, one.null - one.score, golds == [""]))
+        return np.array(judged, np.float64).reshape(-1, 4)
+
+    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+        """f1 and exact match; with `no_answer` also the best that any threshold gives."""
+        if not self.no_answer:
+            return {"f1": _mean(judged[:, 0]), "exact": _mean(judged[:, 1])}
+        silent = judged[:, 2] > self.threshold
+        return {
+            "f1": _mean(np.where(silent, judged[:, 3], judged[:, 0])),
+            "exact": _mean(np.where(silent, judged[:, 3], judged[:, 1])),
+            "best_f1": _try_thresholds(judged, 0)[0],
+            "best_exact": _try_thresholds(judged, 1)[0],
+        }
+
+    def agreement(
+        self,
+        one: Sequence[np.ndarray],
+        other: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        examples: Examples,
+    ) -> float:
+        """Share of the questions that get the same answer, letter by letter."""
+        contexts = examples.pairs or []
+        first, second = (
+            [
+                _cut(context, self._decide(heard))[0]
+                for heard, context in zip(
+                    self._listen(outputs, rows, len(examples), spans=1), contexts, strict=True
+                )
+            ]
+            for outputs in (one, other)
+        )
+        return _mean(np.array([a == b for a, b in zip(first, second, strict=True)]))
+
+    def answers(
+        self,
+        outputs: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        texts: Sequence[Any],
+        labels: tuple[str, ...] | None,
+    ) -> list[dict[str, Any]]:
+        """`answer`, its `start` and `end` (past it) in the context; "", -1 and -1 for none. `score`
+        is its share of the probability among the best spans of all windows and "none"."""
+        found = []
+        heard = self._listen(outputs, rows, len(texts), spans=self.best)
+        for one, (_, context) in zip(heard, texts, strict=True):
+            span = self._decide(one)
+            text, start, end = _cut(context, span)
+            scores = np.array([one.null, *one.spans.values()])
+            told = one.null if span is None else one.spans[span]
+            share = float(1 / np.exp(np.minimum(scores - told, 700)).sum())  # e^710 overflows
+            found.append({"answer": text, "score": share, "start": start, "end": end})
+        return found
+
+    def _decide(self, heard: "_Heard") -> Span | None:
+        is_silent = self.no_answer and heard.null - heard.score > self.threshold
+        return None if is_silent else heard.best
+
+    def _listen(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", count: int, *, spans: int
+    ) -> "list[_Heard]":
+        """What the windows of each of `count` texts say, with the best `spans` of each window."""
+        heard = [_Heard() for _ in range(count)]
+        for logits, row in zip(outputs, rows, strict=True):
+            logits = np.asarray(logits, np.float64)  # (n, 2)
+            one = heard[row.text]
+            one.null = min(one.null, float(logits[0].sum()))
+            for span, score in self._best_spans(logits, _places(row), spans):
+                if score > one.spans.get(span, -inf):
+                    one.spans.pop(span, None)  # of equal ones the first to reach that score wins
+                    one.spans[span] = score
+        return heard
+
+    def _best_spans(
+        self, logits: np.ndarray, places: np.ndarray, count: int
+    ) -> list[tuple[Span, float]]:
+        """The best of *all* spans that are short enough, best first; of equals the earlier one,
+        then the shorter. Pairing the best starts with the best ends, as is usual, can miss it."""
+        inside = np.flatnonzero(places[:, 0] >= 0)  # (m,) tokens of the context
+        if not len(inside):
+            return []
+        start, end = logits[inside].T  # (m,)
+        width = min(self.max_answer, len(inside))
+        ends = sliding_window_view(np.append(end, np.full(width - 1, -inf)), width)  # (m, width)
+        scores = (start[:, None] + ends).ravel()  # (m * width,): of each start, by length
+        count = min(count, len(scores))
+        least = np.partition(scores, -count)[-count]
+        chosen = np.flatnonzero((scores >= least) & (scores > -inf))
+        chosen = chosen[np.argsort(-scores[chosen], kind="stable")][:count]
+        first, further = np.divmod(chosen, width)
+        starts, ends = places[inside[first], 0], places[inside[first + further], 1]
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        return list(zip(spans, scores[chosen].tolist(), strict=True))
+
+
+@dataclass
+class _Heard:
+    """What all windows of one text say together."""
+
+    null: float = inf  # "none" is as sure as the window that doubts it most
+    spans: dict[Span, float] = field(default_factory=dict)  # in the order they were heard
+
+    @property
+    def best(self) -> Span | None:
+        return max(self.spans, key=self.spans.__getitem__) if self.spans else None
+
+    @property
+    def score(self) -> float:
+        return max(self.spans.values(), default=-inf)
+
+
+def best_threshold(judged: np.ndarray) -> float:
+    """The `threshold` that gives the best F1 on what `judge` gave, the lowest one of equals."""
+    return _try_thresholds(judged, 0)[1]
+
+
+def _try_thresholds(judged: np.ndarray, column: int) -> tuple[float, float]:
+    """The best mean of a column and its threshold.
+
+    As the official script, but questions with equal scores are answered together or not at all, as
+    any threshold must: its result depends on their order.
+    """
+    if not len(judged):
+        return 0.0, 0.0
+    judged = judged[np.argsort(judged[:, 2], kind="stable")]
+    gaps = judged[:, 2]
+    gains = np.cumsum(judged[:, column] - judged[:, 3])
+    gains[:-1][gaps[:-1] == gaps[1:]] = -inf
+    answered = int(np.argmax(gains))  # the last question that is answered
+    if not gains[answered] > 0:  # to answer none is best
+        return _mean(judged[:, 3]), float(np.nextafter(gaps[0], -inf))
+    return _mean(judged[:, 3]) + float(gains[answered]) / len(judged), float(gaps[answered])
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.sum() / max(len(values), 1))
+
+
+def _places(row: "Row") -> np.ndarray:
+    if row.places is None:
+        raise UserError("a question was read without its context; give (question, context) pairs")
+    return row.places
+
+
+def _cut(context: str, span: Span | None) -> tuple[str, int, int]:
+    """The text of a span and where it is; some tokenizers count the space before a word to it."""
+    if span is None or not context[slice(*span)].strip():
+        return "", -1, -1
+    text = context[slice(*span)]
+    start = span[0] + len(text) - len(text.lstrip())
+    text = text.strip()
+    return text, start, start + len(text)
+
+
+def _normalise(text: str) -> str:
+    """Lower case without punctuation (ASCII's alone), articles and spare white space."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def _f1(said: str, gold: str) -> float:
+    """Of the words that two normalised answers share; equality where one of them is empty."""
+    if not said or not gold:
+        return float(said == gold)
+    one, other = said.split(), gold.split()
+    shared = sum((Counter(one) & Counter(other)).values())
+    return 2 * shared / (len(one) + len(other))
+
+
+def _log_shares(logits: "Tensor", mask: "Tensor") -> "Tensor":
+    """Log softmax over the live tokens (B, S, 2); 0 at padding, so that it adds nothing."""
+    dead = mask[..., None] == 0  # (B, S, 1)
+    return logits.masked_fill(dead, -inf).log_softmax(1).masked_fill(dead, 0)

@@ -1,0 +1,151 @@
+"""One vector per text, whose cosine with another's says how alike the texts are.
+
+Only the direction of a vector means something, so every loss and score here looks at that alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from toprune.data import Examples
+from toprune.errors import UserError
+from toprune.pooling import pool
+from toprune.tasks.regress import correlate, ranks
+from toprune.tasks.windows import by_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toprune.run.texts import Row
+
+BROUGHT = (
+    "embedding models are brought, not fine-tuned here; give a model that makes sentence vectors "
+    "already (such as a sentence-transformers directory) and prune it without a label loss"
+)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """A pair's texts are read apart: rows 0..N-1 are first texts, N..2N-1 second ones.
+
+    The torch functions take vectors (B, D) that are pooled and not normalised; the numpy ones such
+    vectors (D,) as well, or the states of live tokens (n, D), which they pool.
+    """
+
+    pooling: Literal["mean", "cls"] = "mean"
+    normalize: bool = True  # answers are of length one
+
+    NAME: ClassVar[str] = "embed"
+    METRICS: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
+    HEAD: ClassVar[str] = "encoder"
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("last_hidden_state",)
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "cls"):
+            raise UserError(f"pooling '{self.pooling}' is not known; use mean or cls")
+
+    @property
+    def whole(self) -> bool:
+        """A mean over all tokens needs those back that were dropped; cls reads the first alone."""
+        return self.pooling == "mean"
+
+    def num_outputs(self, examples: Examples) -> int:
+        """Asked by fine-tuning alone, which ends here: a good vector takes more than one loss."""
+        raise UserError(BROUGHT)
+
+    def head(self, examples: Examples) -> dict[str, Any]:
+        return {}
+
+    def check_head(self, config: Any, examples: Examples) -> None:
+        """Any encoder gives states to pool."""
+
+    def target(self, row: "Row", label: Any) -> Any:
+        """The label of the pair that the row is half of; no loss reads it."""
+        return label
+
+    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """(B, D) -> (B,): the vector along one random direction, the same in every run.
+
+        Not its length: what makes a vector longer says nothing of where it points.
+        """
+        along = np.random.default_rng(0).standard_normal(outputs.shape[1])
+        return outputs @ outputs.new_tensor(along / np.linalg.norm(along))
+
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
+        """One minus the cosine of vectors (B, D)."""
+        from torch.nn import functional as F
+
+        return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
+
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
+        raise UserError(BROUGHT)
+
+    def judge(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
+    ) -> np.ndarray:
+        """(N, 2): the cosine of the pair's vectors, the similarity wanted."""
+        if examples.pairs is None or examples.labels is None:
+            raise UserError(
+                "vectors are judged by pairs of texts with a similarity; "
+                "name the second text's column and the label's"
+            )
+        one, other = np.split(self._vectors(outputs, rows, 2 * len(examples)), 2)
+        return np.stack([_cosine(one, other), np.asarray(examples.labels, np.float64)], 1)
+
+    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+        """Correlations of cosine and label; 0 where they are 0/0, as with constant cosines."""
+        cosines, labels = judged.T
+        return {
+            "spearman": correlate(ranks(cosines), ranks(labels)),
+            "pearson": correlate(cosines, labels),
+        }
+
+    def agreement(
+        self,
+        one: Sequence[np.ndarray],
+        other: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        examples: Examples,
+    ) -> float:
+        """The mean cosine between the two models' vectors of the same text."""
+        count = len(examples) * (1 if examples.pairs is None else 2)
+        a, b = (self._vectors(outputs, rows, count) for outputs in (one, other))
+        return float(_cosine(a, b).mean())
+
+    def answers(
+        self,
+        outputs: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        texts: Sequence[Any],
+        labels: tuple[str, ...] | None,
+    ) -> list[dict[str, Any]]:
+        """`vector`, of length one if so set."""
+        vectors = self._vectors(outputs, rows, len(texts))
+        if self.normalize:
+            vectors = unit(vectors)
+        return [{"vector": vector} for vector in vectors.tolist()]
+
+    def _vectors(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", count: int
+    ) -> np.ndarray:
+        """(count, D), not normalised."""
+        return by_text([self._pool(output) for output in outputs], rows, count)
+
+    def _pool(self, output: np.ndarray) -> np.ndarray:
+        """(D,) or (n, D) -> (D,)."""
+        if output.ndim == 1:
+            return output
+        return pool(output[None], np.ones((1, len(output))), self.pooling)[0]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """To length one; a vector of zeros stays as it is."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths == 0, 1, lengths)
+
+
+def _cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(N, D), (N, D) -> (N,)."""
+    return (unit(one.astype(np.float64)) * unit(other.astype(np.float64))).sum(-1)

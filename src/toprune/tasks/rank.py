@@ -1,0 +1,183 @@
+"""How well does a document answer a query? One logit per pair: a cross-encoder.
+
+The candidates of a query are the pairs with the same query text. Distilling the teacher's scores
+needs no judgements, so unlabelled pairs are enough to prune.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from toprune.data import Examples
+from toprune.errors import UserError
+from toprune.tasks.windows import by_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toprune.run.texts import Row
+
+TOP = 10  # how far down the list a reader looks
+
+
+@dataclass(frozen=True)
+class Rank:
+    NAME: ClassVar[str] = "rank"
+    METRICS: ClassVar[tuple[str, ...]] = ("ndcg@10", "mrr@10", "map")
+    HEAD: ClassVar[str] = "sequence"
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+
+    @property
+    def whole(self) -> bool:
+        """The head reads the first token alone."""
+        return False
+
+    def num_outputs(self, examples: Examples) -> int:
+        return 1
+
+    def head(self, examples: Examples) -> dict[str, Any]:
+        """Nothing more: one output is all that sentence_transformers.CrossEncoder asks for."""
+        return {}
+
+    def check_head(self, config: Any, examples: Examples) -> None:
+        if config.num_labels != 1:
+            raise UserError(
+                f"the model's head has {config.num_labels} outputs, but ranking needs one score "
+                "per pair; use the task classify or a model with num_labels=1"
+            )
+        if examples.pairs is None:
+            raise UserError("ranking needs a query and a document in each row; name both columns")
+        labels = examples.labels or []
+        bad = [i for i, label in enumerate(labels) if not label >= 0]
+        if bad:
+            raise UserError(
+                f"row {bad[0] + 1} has a relevance of {labels[bad[0]]}, but 0 is the least; "
+                "write documents that are not relevant as 0"
+            )
+
+    def target(self, row: "Row", label: Any) -> Any:
+        return float(label)
+
+    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """(B, 1) -> (B,): the logit itself."""
+        return outputs[:, 0]
+
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
+        """Mean squared error of logits (B, 1): a list keeps its order when its scores stay."""
+        from torch.nn import functional as F
+
+        return F.mse_loss(student, teacher)
+
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
+        """Binary cross entropy of logits (B, 1) with the relevance (B,), clipped to [0, 1].
+
+        So every grade from 1 on is simply relevant here; grades count in nDCG alone.
+        """
+        from torch.nn import functional as F
+
+        wanted = labels.to(student.dtype).clamp(0, 1)
+        return F.binary_cross_entropy_with_logits(student[:, 0], wanted)
+
+    def judge(
+        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
+    ) -> np.ndarray:
+        """(Q, 3): nDCG@10, reciprocal rank at 10 and average precision of each query.
+
+        A query without a relevant candidate is left out: no order of its documents is better than
+        another. What the first stage missed does not count: the ideal is of the candidates given.
+        """
+        scores = by_text(outputs, rows, len(examples))[:, 0]
+        relevance = np.asarray(examples.labels, np.float64)
+        judged: list[tuple[float, float, float]] = []
+        for _, order in ranking(scores, examples.texts):
+            # Of equal scores the less relevant comes first: files often list right answers on top,
+            # and a model that tells nothing apart must not gain by it.
+            found = relevance[order][np.lexsort((relevance[order], -scores[order]))]
+            if not (found > 0).any():
+                continue
+            if np.isnan(scores[order]).any():  # no order at all: it must not pass for a bad one
+                judged.append((np.nan, np.nan, np.nan))
+            else:
+                judged.append((_ndcg(found), _reciprocal_rank(found), _average_precision(found)))
+        if not judged:
+            raise UserError(
+                "no query has a relevant document among its candidates: there is nothing to "
+                "measure; give pairs with a relevance above 0, or leave the labels out"
+            )
+        return np.array(judged)
+
+    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+        """Means over queries."""
+        means = judged.mean(0)
+        return {name: float(mean) for name, mean in zip(self.METRICS, means, strict=True)}
+
+    def agreement(
+        self,
+        one: Sequence[np.ndarray],
+        other: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        examples: Examples,
+    ) -> float:
+        """Share of the queries with the same document on top."""
+        count, queries = len(examples), examples.texts
+        a, b = (ranking(by_text(x, rows, count)[:, 0], queries) for x in (one, other))
+        return float(np.mean([x[0] == y[0] for (_, x), (_, y) in zip(a, b, strict=True)]))
+
+    def answers(
+        self,
+        outputs: Sequence[np.ndarray],
+        rows: "Sequence[Row]",
+        texts: Sequence[Any],
+        labels: tuple[str, ...] | None,
+    ) -> list[dict[str, Any]]:
+        """`score`: the sigmoid of the logit, what CrossEncoder.predict gives for one output unless
+        the model's config names another activation. The order is the same either way."""
+        logits = by_text(outputs, rows, len(texts))[:, 0].astype(np.float64)  # float32 ends at 17
+        scores = np.exp(-np.logaddexp(0, -logits))
+        return [{"score": float(score)} for score in scores]
+
+
+def ranking(
+    scores: Sequence[float] | np.ndarray, queries: Sequence[str]
+) -> list[tuple[str, list[int]]]:
+    """Each query, in order of first appearance, with its row numbers, best first.
+
+    Equal scores keep the order in which they were given, the first stage's.
+    """
+    values = np.asarray(scores, np.float64)
+    if values.shape != (len(queries),):
+        raise UserError(
+            f"{len(queries)} queries but scores of shape {values.shape}; "
+            "give the query and one score of every pair"
+        )
+    rows: dict[str, list[int]] = {}
+    for row, query in enumerate(queries):
+        rows.setdefault(query, []).append(row)
+    return [
+        (query, [own[i] for i in np.argsort(-values[own], kind="stable")])
+        for query, own in rows.items()
+    ]
+
+
+# Of the relevance (n,) of one query's candidates, best score first; some of it is above 0.
+
+
+def _ndcg(relevance: np.ndarray) -> float:
+    """Gain 2^relevance - 1, discount log2 of the place plus one; the ideal orders the same."""
+    gains = np.exp2(relevance) - 1
+    discounts = 1 / np.log2(np.arange(2, 2 + min(TOP, len(gains))))
+    ideal = np.sort(gains)[::-1][:TOP]
+    return float(gains[:TOP] @ discounts / (ideal @ discounts))
+
+
+def _reciprocal_rank(relevance: np.ndarray) -> float:
+    hits = np.flatnonzero(relevance[:TOP] > 0)
+    return float(1 / (hits[0] + 1)) if len(hits) else 0.0
+
+
+def _average_precision(relevance: np.ndarray) -> float:
+    """The mean, over relevant documents, of the share of relevant ones from the top down to it."""
+    places = np.flatnonzero(relevance > 0) + 1  # from one
+    return float(np.mean(np.arange(1, len(places) + 1) / places))
