@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import latency_tables
+import task_tables
 from sets import METRIC
 
 HERE = Path(__file__).parent
@@ -137,7 +138,8 @@ def main() -> None:
         "core": f"{core_table(runs)}\n\n{machine(runs)}",
         "ablations": ablation_table(runs),
         "cost": cost_table(),
-    } | latency_tables.parts()
+    }
+    parts |= latency_tables.parts() | task_tables.parts()
     for path in (ROOT / "README.md", ROOT / "docs" / "results.md"):
         new = fill(path, parts)
         if not args.check:

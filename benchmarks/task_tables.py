@@ -1,0 +1,60 @@
+"""The table of every kind of task, from results/tasks (written by tasks.py)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "tasks"
+TITLES = {
+    "squad": ("SQuAD v1.1 dev, answers", "f1"),
+    "squad2": ("SQuAD v2.0 half dev, answers", "best_f1"),
+    "20news": ("20News test, 512 tokens", "accuracy"),
+    "trecqa": ("TREC-QA test, ranking", "ndcg@10"),
+    "cranfield": ("Cranfield, BM25 top 50, ranking", "ndcg@10"),
+    "stsb-embed": ("STS-B test, embeddings", "spearman"),
+}
+HEAD = (
+    "| task (metric) | asked | executed, unpadded | dense | pruned | difference (95 %) | int8 "
+    "| faster, fp32 | faster, int8 | int8 over dense fp32 |"
+)
+
+
+def parts() -> dict[str, str]:
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    found.sort(key=lambda run: (list(TITLES).index(run["name"]), run["budget"]["asked"]))
+    lines = [HEAD, "|" + "---|" * 10, *map(_row, found)]
+    commits = sorted({str(run["environment"]["commit"]) for run in found})
+    made = f"One seed each, commits {', '.join(commits)}; times: 1 thread, one text a call."
+    return {"tasks": "\n".join(lines) + f"\n\n{made}" if found else "No result files yet."}
+
+
+def _row(run: dict[str, Any]) -> str:
+    title, metric = TITLES[run["name"]]
+    gap = run["difference"][metric]
+    low, high = 100 * gap["low"], 100 * gap["high"]
+    cells = [
+        f"{title} ({metric})",
+        run["budget"]["asked"],
+        f"{run['budget']['executed']['unpadded']:.2f}x",
+        f"{100 * run['dense'][metric]['value']:.1f}",
+        f"{100 * run['pruned'][metric]['value']:.1f}",
+        f"{100 * gap['value']:+.1f} ({low:+.1f} to {high:+.1f})",
+        f"{100 * run['int8'][metric]['value']:.1f}" if "int8" in run else "",
+        *(
+            _faster(run, *pair)
+            for pair in (
+                ("pruned fp32", "dense fp32"),
+                ("pruned int8", "dense int8"),
+                ("pruned int8", "dense fp32"),
+            )
+        ),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _faster(run: dict[str, Any], who: str, over: str) -> str:
+    if "latency" not in run:
+        return "not timed"
+    (row,) = run["latency"]["rows"]
+    found = next(r for r in row["ratios"] if (r["who"], r["over"]) == (who, over))
+    return f"{found['value']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
