@@ -10,8 +10,8 @@ go to the cache directory, one JSON a run to results/tasks. What is there is not
 import argparse
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,14 @@ from toprune.fit import Training
 from toprune.report import environment
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
-from toprune.squad import read_squad
-from toprune.tasks import TASKS
+from toprune.squad import read_squad, unanswerable
+from toprune.tasks import Task, make_task
 
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
 SEED = 0
+SQUAD = sets.DATA / "squad"
 
 Sets = Callable[[], tuple[Examples, Examples]]  # train, reported
 
@@ -50,15 +51,28 @@ class Run:
     hard: float  # epochs with tokens truly gone
     dense: float | None  # epochs of fine-tuning before; None: the model is brought
     start: str | None = None  # the run whose dense model the fine-tuning sets out from
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
+
+    def made(self) -> Task:
+        return make_task(self.task, self.settings)
 
 
 def squad() -> tuple[Examples, Examples]:
     """Trained on 1,400 questions of each of three other sources, reported on the official dev."""
-    folder = sets.DATA / "squad"
+    return _joined(_shifts()), read_squad(next(SQUAD.glob("dev-v1.1*")))
+
+
+def squad2() -> tuple[Examples, Examples]:
+    """The same questions, half of them also asked of another paragraph of their article that does
+    not hold the answer: made, not asked by people, and easier than the official ones."""
+    parts = [unanswerable(part, 0.5, SEED) for part in _shifts()]
+    return _joined(parts), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+
+
+def _shifts() -> list[Examples]:
     rng = np.random.default_rng(SEED)
-    parts = [read_squad(path) for path in sorted(folder.glob("shifts-*"))]
-    parts = [part.take(np.sort(rng.permutation(len(part))[:1400])) for part in parts]
-    return _joined(parts), read_squad(next(folder.glob("dev-v1.1*")))
+    parts = [read_squad(path) for path in sorted(SQUAD.glob("shifts-*"))]
+    return [part.take(np.sort(rng.permutation(len(part))[:1400])) for part in parts]
 
 
 def news() -> tuple[Examples, Examples]:
@@ -91,6 +105,7 @@ RUNS = {
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
     "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1, dense=2),
+    "squad2": Run("answer", squad2, ("1.7x",), 384, 0.25, 1, dense=2, settings={"no_answer": True}),
     "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2),
 }
 
@@ -121,7 +136,7 @@ def dense_model(name: str, run: Run, train: Examples, test: Examples) -> Path:
         training = Training(0, run.dense, lr=1e-4, label_weight=1.0, seed=SEED)
         data = Data(source, max_length=run.max_length)
         start = CACHE / "dense" / f"task-{run.start}" if run.start else model_directory()
-        report = finetune(start, data, task=run.task, out=out, training=training, resume=True)
+        report = finetune(start, data, task=run.made(), out=out, training=training, resume=True)
         sets.say(f"{name}, dense, {len(shown)} examples: {report['metrics']}")
     return out
 
@@ -152,7 +167,7 @@ def do(name: str) -> None:
             model,
             Data(source, max_length=run.max_length),
             budget,
-            task=run.task,
+            task=run.made(),
             out=out,
             training=training,
             resume=True,
@@ -172,7 +187,7 @@ def do(name: str) -> None:
             "environment": environment(),
         }
         _write(name, budget, found)
-        metric = TASKS[run.task].METRICS[0]
+        metric = run.made().METRICS[0]
         gap = report["difference"][metric]
         sets.say(f"{name} {budget}: {metric} {gap['value']:+.4f} [{gap['low']:+.4f}, ...]")
         export(out, int8=True)
