@@ -23,6 +23,7 @@ from toprune.models import load_tokenizer
 from toprune.plan import DENOMINATOR, Plan, Step
 from toprune.report import environment
 from toprune.schedule import geometric, repair
+from toprune.tasks import make_task
 
 OUT = Path(__file__).parent / "results" / "budgets.json"
 MINILM = Sizes(layers=6, width=384, heads=12, inner=1536)
@@ -44,7 +45,8 @@ def main() -> None:
     rng = np.random.default_rng(0)
     rows: list[dict[str, Any]] = []
     for name in ("mrpc", "imdb", "20news"):
-        histogram = lengths(encode(tokenizer, sets.train_set(name), sets.MAX_LENGTH[name]))
+        task, examples = make_task(sets.TASK[name]), sets.train_set(name)
+        histogram = lengths(encode(tokenizer, task, examples, sets.MAX_LENGTH[name]))
         for asked in BUDGETS:
             budget = Budget.parse(asked)
             executed = [

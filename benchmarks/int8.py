@@ -12,8 +12,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import sets
 from dense import CACHE
 from toprune.api import Data, prune
@@ -22,17 +20,16 @@ from toprune.fit import Training
 from toprune.intervals import paired, with_intervals
 from toprune.report import environment
 from toprune.run.runner import Runner
-from toprune.tasks import TASKS
+from toprune.tasks import make_task, texts_of
 
 RESULT = Path(__file__).parent / "results" / "int8.json"
 TASK, BUDGET, SEED = "mrpc", "67%", 0
 
 
 def main() -> None:
-    kind, limit = TASKS[sets.TASK[TASK]], sets.MAX_LENGTH[TASK]
+    kind, limit = make_task(sets.TASK[TASK]), sets.MAX_LENGTH[TASK]
     reported = sets.report_sets(TASK)
-    pairs = [p for e in reported.values() for p in zip(e.texts, e.pairs or [], strict=True)]
-    labels = np.concatenate([np.array(e.labels) for e in reported.values()])
+    whole = sets.together(reported.values())
     folder = CACHE / "int8"
     dense, small = folder / "dense", folder / "pruned"
     if not small.exists():
@@ -44,17 +41,22 @@ def main() -> None:
     rows: dict[str, Any] = {}
     for name, bundle in {"dense": dense, "pruned": small}.items():
         checked = export(bundle, int8=True)["checked"]
-        exact, rounded = (Runner(bundle, precision=p)(pairs) for p in ("fp32", "int8"))
+        exact, rounded = (
+            list(Runner(bundle, precision=p).read(texts_of(kind, whole))) for p in ("fp32", "int8")
+        )
+        read = [row for row, _ in exact]
+        one, other = ([said for _, said in found] for found in (exact, rounded))
+        before, after = (kind.judge(said, read, whole) for said in (one, other))
         rows[name] = {
-            "fp32": with_intervals(kind, exact, labels),
-            "int8": with_intervals(kind, rounded, labels),
-            "difference": paired(kind, exact, rounded, labels),
-            "same_answer": float((exact.argmax(1) == rounded.argmax(1)).mean()),
+            "fp32": with_intervals(kind, before),
+            "int8": with_intervals(kind, after),
+            "difference": paired(kind, before, after),
+            "same_answer": kind.agreement(one, other, read, whole),
             "checked": checked,
         }
         gap = rows[name]["difference"]["accuracy"]
         sets.say(f"{name}: int8 minus fp32 {100 * gap['value']:+.2f} points, p {gap['p']:.2f}")
-    found = {"task": TASK, "budget": BUDGET, "seed": SEED, "examples": len(labels), "rows": rows}
+    found = {"task": TASK, "budget": BUDGET, "seed": SEED, "examples": len(whole), "rows": rows}
     RESULT.write_text(json.dumps(found | {"environment": environment()}, indent=1) + "\n")
 
 

@@ -19,19 +19,19 @@ from torch import Tensor
 
 import sets
 from dense import CACHE, ROWS
-from results import selection
+from results import distance, selection
 from toprune.attachment import Drop, Follow, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget
-from toprune.encode import Collate, encode, lengths
-from toprune.evaluation import logits_of
+from toprune.encode import Collate, encode, lengths, rows_of
+from toprune.evaluation import answers_of
 from toprune.families import family_of, sizes_of
 from toprune.models import load_model, load_tokenizer
 from toprune.plan import Plan
 from toprune.probe import fit_probes
 from toprune.report import environment
 from toprune.schedule import geometric
-from toprune.tasks import TASKS
+from toprune.tasks import make_task
 from toprune.tokens import Tokens
 
 OUT = Path(__file__).parent / "results" / "probe_study.json"
@@ -79,27 +79,30 @@ def scores(probes: Tensor, random: torch.Generator) -> dict[str, Any]:
 
 
 def study(task: str) -> list[dict[str, Any]]:
-    kind = TASKS[sets.TASK[task]]
+    kind = make_task(sets.TASK[task])
     train_set, reported = selection(task, sets.train_set(task, ROWS.get(task)))
     source = CACHE / "dense" / (task + "-select" * (task != "imdb"))
     model, tokenizer = load_model(source, kind, train_set).eval(), load_tokenizer(source)
     limit = sets.MAX_LENGTH[task]
-    features = encode(tokenizer, train_set, limit)
-    tests = encode(tokenizer, reported["select"].take(range(700)), limit)
-    labels = np.array(reported["select"].labels[:700])  # pyright: ignore[reportOptionalSubscript]
+    features = encode(tokenizer, kind, train_set, limit)
+    judges = reported["select"].take(range(700))
+    tests = encode(tokenizer, kind, judges, limit)
     collate = Collate(tokenizer)
     sample = np.random.default_rng(0).permutation(len(features))[:512]
     batches = [
         {k: v for k, v in batch.items() if k != "labels"}
         for _, batch in in_batches([features[i] for i in sample], collate)
     ]
-    probes = {n: fit_probes(model, batches[: n // 32]) for n in (64, 512)}
-    dense = logits_of(model, tests, collate, "dense")
+    probes = {n: fit_probes(model, kind, batches[: n // 32]) for n in (64, 512)}
+    dense = answers_of(model, kind, tests, collate, "dense")
     rows: list[dict[str, Any]] = []
+
+    def accuracy(said: list[np.ndarray]) -> float:
+        return kind.metrics(kind.judge(said, rows_of(tests), judges))["accuracy"]
 
     def note(name: str, shape: str, budget: str, policy: Any) -> None:
         attach_policy(model, policy)
-        logits = logits_of(model, tests, collate, name)
+        said = answers_of(model, kind, tests, collate, name)
         detach(model)
         rows.append(
             {
@@ -107,8 +110,8 @@ def study(task: str) -> list[dict[str, Any]]:
                 "score": name,
                 "schedule": shape,
                 "budget": budget,
-                "accuracy": kind.metrics(logits, labels)["accuracy"],
-                "distance": float(kind.distill_loss(torch.tensor(logits), torch.tensor(dense))),
+                "accuracy": accuracy(said),
+                "distance": distance(kind, said, dense),
             }
         )
 
@@ -126,7 +129,7 @@ def study(task: str) -> list[dict[str, Any]]:
         {
             "task": task,
             "score": "dense",
-            "accuracy": kind.metrics(dense, labels)["accuracy"],
+            "accuracy": accuracy(dense),
             "distance": 0.0,
         }
     )

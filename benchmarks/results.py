@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ from toprune.attachment import attach, detach
 from toprune.budget import Budget
 from toprune.cost import reduction
 from toprune.data import Examples, split_validation
-from toprune.encode import Collate, encode, lengths
-from toprune.evaluation import logits_of
+from toprune.encode import Collate, encode, lengths, rows_of
+from toprune.evaluation import answers_of
 from toprune.families import sizes_of
 from toprune.fit import Training
 from toprune.intervals import paired, with_intervals
@@ -35,8 +36,9 @@ from toprune.models import load_model, load_tokenizer
 from toprune.plan import Score
 from toprune.report import environment
 from toprune.stages import Job, run, settings_of
-from toprune.tasks import TASKS
+from toprune.tasks import Task, make_task
 
+Answers = dict[str, list[np.ndarray]]  # by set, of each of its texts (C,)
 RESULTS = Path(__file__).parent / "results" / "core"
 IMDB_TEST = 5000
 TEXTS = {"imdb": 4000}  # to distil on, no labels needed: the dense model's 2,000 and as many more
@@ -90,7 +92,7 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
     job, reported = _job(spec, select=select, settings=settings)
     limit = sets.MAX_LENGTH[spec.task]
     collate = Collate(job.tokenizer)
-    texts = {part: encode(job.tokenizer, examples, limit) for part, examples in reported.items()}
+    texts = {p: encode(job.tokenizer, job.task, e, limit) for p, e in reported.items()}
     before = _dense(spec.task, job, texts, select)
     _borrow(job, spec, select)
     start = time.perf_counter()
@@ -99,7 +101,8 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
     _lend(job, spec, select)
     attach(job.model, outcome.plan)
     after = {
-        part: logits_of(job.model, t, collate, f"pruned on {part}") for part, t in texts.items()
+        part: answers_of(job.model, job.task, t, collate, f"pruned on {part}")
+        for part, t in texts.items()
     }
     detach(job.model)
     shutil.rmtree(job.work)
@@ -114,13 +117,13 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
         "steps": [[step.layer, float(step.keep)] for step in outcome.plan.steps],
         "seconds": round(seconds, 1),
         "threads": torch.get_num_threads(),
-        "reported": _scores(job.task, reported, before, after),
+        "reported": _scores(job.task, reported, texts, before, after),
         "environment": environment(),
     }
 
 
 def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, dict[str, Examples]]:
-    kind = TASKS[sets.TASK[spec.task]]
+    kind = make_task(sets.TASK[spec.task])
     train_set = sets.train_set(spec.task, TEXTS.get(spec.task))
     if select:
         train_set, reported = selection(spec.task, train_set)
@@ -128,7 +131,7 @@ def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, di
         reported = sets.report_sets(spec.task, IMDB_TEST if spec.task == "imdb" else None)
     source = CACHE / "dense" / (spec.task + "-select" * (select and spec.task != "imdb"))
     tokenizer = load_tokenizer(source)
-    features = encode(tokenizer, train_set, sets.MAX_LENGTH[spec.task])
+    features = encode(tokenizer, kind, train_set, sets.MAX_LENGTH[spec.task])
     change_top, change_training = VARIANTS[spec.variant]
     training = EPOCHS.get(spec.task, {}) | change_training
     top_names, training_names = Top.__dataclass_fields__, Training.__dataclass_fields__
@@ -161,40 +164,54 @@ def selection(task: str, train_set: Examples) -> tuple[Examples, dict[str, Examp
     return kept, {"select": held}
 
 
-def _scores(kind: Any, reported: Any, before: Any, after: Any) -> dict[str, Any]:
-    parts = {p: (np.array(e.labels), before[p], after[p]) for p, e in reported.items()}
-    if len(parts) > 1:
-        parts["all"] = tuple(np.concatenate(x) for x in zip(*parts.values(), strict=True))
+def _scores(
+    kind: Task, reported: dict[str, Examples], texts: Any, before: Answers, after: Answers
+) -> dict[str, Any]:
+    judged = {
+        part: [kind.judge(said[part], rows_of(texts[part]), e) for said in (before, after)]
+        for part, e in reported.items()
+    }
+    far = {part: distance(kind, after[part], before[part]) for part in reported}
+    if len(judged) > 1:
+        counts = [len(dense) for dense, _ in judged.values()]
+        judged["all"] = [np.concatenate(x) for x in zip(*judged.values(), strict=True)]
+        far["all"] = float(np.average(list(far.values()), weights=counts))
     return {
         part: {
-            "examples": len(labels),
-            "dense": with_intervals(kind, dense, labels),
-            "pruned": with_intervals(kind, pruned, labels),
-            "difference": paired(kind, dense, pruned, labels),
-            "distance": float(kind.distill_loss(torch.tensor(pruned), torch.tensor(dense))),
+            "examples": len(dense),
+            "dense": with_intervals(kind, dense),
+            "pruned": with_intervals(kind, pruned),
+            "difference": paired(kind, dense, pruned),
+            "distance": far[part],
         }
-        for part, (labels, dense, pruned) in parts.items()
+        for part, (dense, pruned) in judged.items()
     }
 
 
-def _dense(task: str, job: Job, texts: Any, select: bool) -> dict[str, np.ndarray]:
+def distance(kind: Task, said: Sequence[np.ndarray], dense: Sequence[np.ndarray]) -> float:
+    """The distillation loss of answers (C,), each of one text."""
+    one, other = (torch.from_numpy(np.stack(x)) for x in (said, dense))
+    return float(kind.distill_loss(one, other, torch.ones_like(one)))
+
+
+def _dense(task: str, job: Job, texts: Any, select: bool) -> Answers:
     """The dense model's logits on the reported sets, once."""
-    found = {}
+    found: Answers = {}
     for part, features in texts.items():
         path = CACHE / "logits" / f"{task}-{part}-{len(features)}{'-select' * select}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(
-                path, logits_of(job.model, features, Collate(job.tokenizer), f"dense on {part}")
-            )
-        found[part] = np.load(path)
+            collate = Collate(job.tokenizer)
+            said = answers_of(job.model, job.task, features, collate, f"dense on {part}")
+            np.save(path, np.stack(said))
+        found[part] = list(np.load(path))
     return found
 
 
 def _shared(spec: Spec, select: bool) -> Path:
     """Attention needs no seed: its teacher serves every run of a task."""
     seed = spec.seed if spec.score == "probe" else 0
-    return CACHE / "teacher" / f"{spec.task}-{spec.score}-{seed}{'-select' * select}"
+    return CACHE / "teachers" / f"{spec.task}-{spec.score}-{seed}{'-select' * select}"
 
 
 def _borrow(job: Job, spec: Spec, select: bool) -> None:

@@ -6,6 +6,7 @@ where it is labelled.
 
 import gzip
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def rows(examples: Examples) -> list[dict[str, Any]]:
     for row, label in zip(found, examples.labels or [], strict=True):
         row["label"] = label
     return found
+
+
+def together(parts: Iterable[Examples]) -> Examples:
+    """Sets of one task as one."""
+    found = list(parts)
+    first = found[0]
+    return Examples(
+        texts=[text for e in found for text in e.texts],
+        pairs=None if first.pairs is None else [pair for e in found for pair in e.pairs or []],
+        labels=None if first.labels is None else [x for e in found for x in e.labels or []],
+        label_names=first.label_names,
+    )
 
 
 def train_set(name: str, rows: int | None = None, seed: int = 0) -> Examples:

@@ -14,15 +14,15 @@ TITLES = {
     "stsb-embed": ("STS-B test, embeddings", "spearman"),
 }
 HEAD = (
-    "| task (metric) | asked | executed, unpadded | dense | pruned | difference (95 %) | int8 "
-    "| faster, fp32 | faster, int8 | int8 over dense fp32 |"
+    "| task (metric) | trained on | asked | executed, unpadded | dense | pruned "
+    "| difference (95 %) | int8 | faster, fp32 | faster, int8 | int8 over dense fp32 |"
 )
 
 
 def parts() -> dict[str, str]:
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     found.sort(key=lambda run: (list(TITLES).index(run["name"]), run["budget"]["asked"]))
-    lines = [HEAD, "|" + "---|" * 10, *map(_row, found)]
+    lines = [HEAD, "|" + "---|" * 11, *map(_row, found)]
     commits = sorted({str(run["environment"]["commit"]) for run in found})
     made = f"One seed each, commits {', '.join(commits)}; times: 1 thread, one text a call."
     return {"tasks": "\n".join(lines) + f"\n\n{made}" if found else "No result files yet."}
@@ -34,6 +34,7 @@ def _row(run: dict[str, Any]) -> str:
     low, high = 100 * gap["low"], 100 * gap["high"]
     cells = [
         f"{title} ({metric})",
+        f"{run['trained_on']:,}",
         run["budget"]["asked"],
         f"{run['budget']['executed']['unpadded']:.2f}x",
         f"{100 * run['dense'][metric]['value']:.1f}",

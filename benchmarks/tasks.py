@@ -51,6 +51,7 @@ class Run:
     hard: float  # epochs with tokens truly gone
     dense: float | None  # epochs of fine-tuning before; None: the model is brought
     start: str | None = None  # the run whose dense model the fine-tuning sets out from
+    free: tuple[str, ...] = ()  # budgets that a protected query puts out of reach: it may go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
 
     def made(self) -> Task:
@@ -99,7 +100,9 @@ def _joined(parts: list[Examples]) -> Examples:
 
 
 RUNS = {
-    "trecqa": Run("rank", lambda: _split(trecqa()), ("2x", "3x"), 128, 0.5, 2, dense=4),
+    "trecqa": Run(
+        "rank", lambda: _split(trecqa()), ("2x", "3x"), 128, 0.5, 2, dense=4, free=("3x",)
+    ),
     "stsb-embed": Run("embed", similar, ("2x",), 128, 0.5, 2, dense=None),
     "cranfield": Run(
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
@@ -170,6 +173,7 @@ def do(name: str) -> None:
             task=run.made(),
             out=out,
             training=training,
+            protect_first=False if budget in run.free else None,
             resume=True,
             overwrite=True,
         )
@@ -180,6 +184,7 @@ def do(name: str) -> None:
             "name": name,
             "score": bundle.plan.score if bundle.plan else None,
             "seed": SEED,
+            "query_protected": bundle.plan is not None and bundle.plan.protect_until is not None,
             "trained_on": len(train),
             "dense_epochs": run.dense,
             "training": training.settings(),

@@ -36,7 +36,7 @@ from toprune.plan import Plan
 from toprune.probe import fit_probes
 from toprune.report import environment
 from toprune.schedule import repair
-from toprune.tasks import classify
+from toprune.tasks import Classify
 from toprune.teacher import teach
 
 OUT = Path(__file__).parent / "results" / "train_cost.json"
@@ -45,20 +45,21 @@ BUDGET, BATCH, BATCHES = "67%", 32, 3
 
 def prepare(score: str) -> dict[str, Any]:
     """Learners of every kind on the same dense model, and the batches that all of them see."""
+    task = Classify()
     torch.manual_seed(0)
     rows = split(read_reviews(), 2 * BATCH * BATCHES, 0)["train"]
     examples = Examples([r["text"] for r in rows], None, [r["label"] for r in rows])
-    dense = load_model(model_directory(), classify, examples, new_head=True)
+    dense = load_model(model_directory(), task, examples, new_head=True)
     tokenizer = load_tokenizer(model_directory())
-    features = encode(tokenizer, examples, 256)
+    features = encode(tokenizer, task, examples, 256)
     plain = [batch for _, batch in in_batches(features, Collate(tokenizer), BATCH)]
     for p in dense.base_model.embeddings.parameters():
         p.requires_grad_(False)
     probes = None
     if score == "probe":
         unlabelled = [{k: v for k, v in b.items() if k != "labels"} for b in plain[:2]]
-        probes = fit_probes(dense, unlabelled)
-    teacher = teach(dense, features, Collate(tokenizer), probes=probes)
+        probes = fit_probes(dense, task, unlabelled)
+    teacher = teach(dense, task, features, Collate(tokenizer), probes=probes)
     taught = [b for _, b in in_batches(features, Collate(tokenizer, teacher.extras), BATCH)]
     sizes, histogram, budget = sizes_of(dense), lengths(features), Budget.parse(BUDGET)
     selector = Selector(Top(), sizes, histogram, budget)
@@ -68,9 +69,9 @@ def prepare(score: str) -> dict[str, Any]:
     plan = repair(sizes, selector.plan(blank, probes), histogram, budget)
     hard = attach(copy.deepcopy(dense), plan)
     return {
-        "plain": (Learner(dense, classify, label_weight=1.0), plain),
-        "soft": (Learner(soft, classify, label_weight=0.0, policy=policy), taught),
-        "hard": (Learner(hard, classify, label_weight=0.0), taught),
+        "plain": (Learner(dense, task, label_weight=1.0), plain),
+        "soft": (Learner(soft, task, label_weight=0.0, policy=policy), taught),
+        "hard": (Learner(hard, task, label_weight=0.0), taught),
     }
 
 

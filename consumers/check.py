@@ -2,9 +2,9 @@
 
     .venv-consumers/bin/python consumers/check.py FOLDER
 
-FOLDER is what consumers/make_bundle.py wrote elsewhere: bundles, and for each the texts and logits
-that are to come out. Exits with 1 if a program's logits are off by more than 1e-4. Programs read
-the bundle as they read any model directory: no file name is given, nothing is said of lengths.
+FOLDER is what consumers/make_bundle.py wrote elsewhere: bundles, and for each the texts and what is
+to come out (logits, vectors, spans). Exits with 1 if a program is off by more than 1e-4. Programs
+read the bundle as they read any model directory: no file name is given, nothing is said of lengths.
 """
 
 import argparse
@@ -18,32 +18,48 @@ from typing import Any
 
 import numpy as np
 import torch
-from optimum.onnxruntime import ORTModelForSequenceClassification
-from sentence_transformers import CrossEncoder
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from optimum.onnxruntime import ORTModelForQuestionAnswering, ORTModelForSequenceClassification
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 TOLERANCE = 1e-4
 BATCH = 8
 PACKAGES = ("transformers", "optimum-onnx", "sentence-transformers", "onnxruntime", "torch")
 
 Texts = list[str] | list[list[str]]  # a pair is a list of two
-Program = Callable[[Path, Texts], np.ndarray]  # (N, C) logits
+Program = Callable[[Path, Texts], np.ndarray]  # (N, C): a row for each text, or for each token
 
 
-def forward(model: Any, folder: Path, texts: Texts, batch_size: int) -> np.ndarray:
+def sequence_logits(out: Any, mask: torch.Tensor) -> torch.Tensor:
+    return out.logits  # (B, C)
+
+
+def span_logits(out: Any, mask: torch.Tensor) -> torch.Tensor:
+    """(live tokens, 2): padding has logits of its own, of no meaning."""
+    return torch.stack([out.start_logits, out.end_logits], -1)[mask.bool()]
+
+
+def forward(
+    model: Any, folder: Path, texts: Texts, batch_size: int = BATCH, read: Any = sequence_logits
+) -> np.ndarray:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = []
     for start in range(0, len(texts), batch_size):
         some = texts[start : start + batch_size]
         feeds = tokenizer(some, truncation=True, padding=True, return_tensors="pt")
         with torch.inference_mode():
-            rows.append(model(**feeds).logits.numpy())
+            rows.append(read(model(**feeds), feeds["attention_mask"]).numpy())
     return np.concatenate(rows)
 
 
 def optimum(folder: Path, texts: Texts) -> np.ndarray:
     """In padded batches of mixed lengths."""
-    return forward(ORTModelForSequenceClassification.from_pretrained(folder), folder, texts, BATCH)
+    return forward(ORTModelForSequenceClassification.from_pretrained(folder), folder, texts)
 
 
 def optimum_singly(folder: Path, texts: Texts) -> np.ndarray:
@@ -64,24 +80,76 @@ def text_classification(folder: Path, texts: Texts) -> np.ndarray:
     )
 
 
-def cross_encoder(folder: Path, texts: Texts) -> np.ndarray:
-    """For pairs only: it takes no single texts."""
-    model = CrossEncoder(str(folder), backend="onnx", activation_fn=torch.nn.Identity())
-    return model.predict(texts, batch_size=BATCH).reshape(len(texts), -1)
-
-
 def stock(folder: Path, texts: Texts) -> np.ndarray:
     """The weights in transformers itself, which knows no plan and keeps every token."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    return forward(model, folder, texts, BATCH)
+    return forward(model, folder, texts)
 
 
-PROGRAMS: dict[str, tuple[Program, str]] = {
+def cross_encoder(folder: Path, texts: Texts, backend: Any = "torch") -> np.ndarray:
+    """For pairs only: it takes no single texts."""
+    model = CrossEncoder(str(folder), backend=backend, activation_fn=torch.nn.Identity())
+    return model.predict(texts, batch_size=BATCH).reshape(len(texts), -1)
+
+
+def cross_encoder_onnx(folder: Path, texts: Texts) -> np.ndarray:
+    return cross_encoder(folder, texts, "onnx")
+
+
+def sentence_transformer(folder: Path, texts: Texts, backend: Any = "torch") -> np.ndarray:
+    """Pooled and normalised as the bundle says."""
+    return SentenceTransformer(str(folder), backend=backend).encode(texts, batch_size=BATCH)
+
+
+def sentence_transformer_onnx(folder: Path, texts: Texts) -> np.ndarray:
+    return sentence_transformer(folder, texts, "onnx")
+
+
+def optimum_answer(folder: Path, texts: Texts) -> np.ndarray:
+    model = ORTModelForQuestionAnswering.from_pretrained(folder)
+    return forward(model, folder, texts, read=span_logits)
+
+
+def question_answering(folder: Path, texts: Texts) -> np.ndarray:
+    """The first character of each answer and the one past its last. Answers of up to 30 tokens, as
+    ours, and not stretched to whole words."""
+    answer = pipeline(
+        "question-answering",
+        model=ORTModelForQuestionAnswering.from_pretrained(folder),
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+    )
+    how = {"max_answer_len": 30, "align_to_words": False}
+    told = [answer(question=question, context=context, **how) for question, context in texts]
+    return np.array([[one["start"], one["end"]] for one in told])
+
+
+def stock_answer(folder: Path, texts: Texts) -> np.ndarray:
+    model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    return forward(model, folder, texts, read=span_logits)
+
+
+SEQUENCE: dict[str, tuple[Program, str]] = {
     "ORTModelForSequenceClassification": (optimum, "pruned"),
     "ORTModelForSequenceClassification, one by one": (optimum_singly, "pruned"),
     'pipeline("text-classification")': (text_classification, "pruned"),
-    'CrossEncoder(backend="onnx")': (cross_encoder, "pruned"),
     "AutoModelForSequenceClassification (dense)": (stock, "dense"),
+}
+PROGRAMS: dict[str, dict[str, tuple[Program, str]]] = {
+    "classify": SEQUENCE,
+    "rank": SEQUENCE
+    | {
+        'CrossEncoder(backend="onnx")': (cross_encoder_onnx, "pruned"),
+        "CrossEncoder (dense)": (cross_encoder, "dense"),
+    },
+    "embed": {
+        'SentenceTransformer(backend="onnx")': (sentence_transformer_onnx, "pruned"),
+        "SentenceTransformer (dense)": (sentence_transformer, "dense"),
+    },
+    "answer": {
+        "ORTModelForQuestionAnswering": (optimum_answer, "pruned"),
+        'pipeline("question-answering")': (question_answering, "spans"),
+        "AutoModelForQuestionAnswering (dense)": (stock_answer, "dense"),
+    },
 }
 
 
@@ -95,16 +163,15 @@ def main() -> None:
     wrong = 0
     for answers in sorted(folder.glob("*.json")):
         expected = json.loads(answers.read_text(encoding="utf-8"))
+        texts = expected["texts"]
         between = np.abs(np.subtract(expected["pruned"], expected["dense"])).max()
-        sys.stdout.write(f"\n{answers.stem}: pruned and dense logits differ by {between:.2g}\n")
-        for name, (program, kind) in PROGRAMS.items():
-            if program is cross_encoder and isinstance(expected["texts"][0], str):
-                continue
-            found = program(answers.with_suffix(""), expected["texts"])
+        sys.stdout.write(f"\n{answers.stem}: pruned and dense differ by {between:.2g}\n")
+        for name, (program, kind) in PROGRAMS[answers.stem].items():
+            found = program(answers.with_suffix(""), texts)
             off = np.abs(found - np.array(expected[kind])).max()
             wrong += not off <= TOLERANCE  # NaN is wrong, too
             verdict = "ok" if off <= TOLERANCE else "WRONG"
-            sys.stdout.write(f"  {verdict:5}  {name:46} {off:.1e} off over {len(found)} texts\n")
+            sys.stdout.write(f"  {verdict:5}  {name:46} {off:.1e} off over {len(texts)} texts\n")
     sys.exit(1 if wrong else 0)
 
 

@@ -1,36 +1,40 @@
 """Bundles of the embedded MiniLM at 3x, and beside each what toprune itself answers.
 
-    python consumers/make_bundle.py OUT               # OUT/classify and OUT/rank
-    python consumers/make_bundle.py OUT classify      # one of them
+    python consumers/make_bundle.py OUT               # OUT/classify, rank, embed and answer
+    python consumers/make_bundle.py OUT rank embed    # some of them
 
-The head is random, the plan a geometric one and nothing is trained: answers of no worth, but they
-depend on every token that stays. OUT/classify.json and OUT/rank.json hold texts,
-the logits of the bundle's Runner (`pruned`) and of the stock model on the same weights (`dense`).
+Heads are random, plans are geometric and nothing is trained: answers of no worth, but they depend
+on every token that stays. OUT/rank.json holds texts and what `Runner` says to them: of the bundle
+(`pruned`) and of the same weights exported with every token (`dense`). Of question answering that
+is two logits for each token of all texts in a row, and `spans` are the answers (start, end).
 """
 
 import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from toprune import Budget, Bundle, Runner
+from toprune import Budget, Bundle, Plan, Runner
+from toprune.api import QUERY_STAYS
 from toprune.batching import in_batches
 from toprune.data import Examples
 from toprune.demo import model_directory
 from toprune.encode import Collate, encode, lengths
-from toprune.evaluation import logits_of
 from toprune.export import export
 from toprune.families import family_of, sizes_of
+from toprune.heads import HEADS
 from toprune.methods.top import probe_of
 from toprune.models import load_tokenizer
 from toprune.probe import fit_probes
 from toprune.schedule import geometric
+from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of, texts_of
 
 SEED, BUDGET, FIRST, MAX_LENGTH = 0, "3x", 0, 256
 FITTED, ASKED = 64, 24  # texts that the plan is made from, and those that all must agree on
@@ -45,16 +49,20 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A head and what it is asked: two named classes of a text, or the rank of a pair."""
+    """A head and what it is asked. Texts above MAX_LENGTH others must cut where we do; how they
+    weigh the windows of a long context is their own affair, so contexts are short."""
 
-    task: str
-    outputs: int
-    pair: bool
+    task: Task
+    outputs: int | None = None  # None: no head
+    pair: bool = False
+    longest: int = 2 * MAX_LENGTH  # words
 
 
 KINDS = {
-    "classify": Kind("classify", outputs=2, pair=False),
-    "rank": Kind("regress", outputs=1, pair=True),
+    "classify": Kind(Classify(), outputs=2),
+    "rank": Kind(Rank(), outputs=1, pair=True),
+    "embed": Kind(Embed()),
+    "answer": Kind(Answer(), outputs=2, pair=True, longest=100),
 }
 
 
@@ -71,12 +79,17 @@ def examples(kind: Kind, count: int, longest: int, seed: int) -> Examples:
 
 def dense_model(kind: Kind) -> Any:
     torch.manual_seed(SEED)
-    head: dict[str, Any] = {"num_labels": kind.outputs}
-    if kind.outputs > 1:
+    head: dict[str, Any] = {} if kind.outputs is None else {"num_labels": kind.outputs}
+    if isinstance(kind.task, Classify):
         head |= {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
-    model = AutoModelForSequenceClassification.from_pretrained(str(model_directory()), **head)
+    model = HEADS[kind.task.HEAD].from_pretrained(str(model_directory()), **head)
+    if kind.outputs is None:
+        model.pooler = None  # as `read_weights` does
     # the usual 0.02 gives logits near zero, which agree whatever the encoder says
-    torch.nn.init.normal_(model.classifier.weight, std=2.0)
+    elif kind.task.HEAD == "answer":
+        torch.nn.init.normal_(model.qa_outputs.weight, std=0.2)  # reads states, which are larger
+    else:
+        torch.nn.init.normal_(model.classifier.weight, std=2.0)
     return model
 
 
@@ -93,45 +106,60 @@ def tokenizer_of(kind: Kind) -> Any:
     )
 
 
-def make(folder: Path, kind: Kind) -> None:
-    """A bundle with a step in each of five layers, exported in both precisions."""
-    model, tokenizer = dense_model(kind), tokenizer_of(kind)
-    features = encode(tokenizer, examples(kind, FITTED, longest=150, seed=SEED), MAX_LENGTH)
+def plan_of(kind: Kind, model: Any, tokenizer: Any) -> Plan:
+    """A step in each of five layers."""
+    fitted = examples(kind, FITTED, longest=150, seed=SEED)
+    features = encode(tokenizer, kind.task, fitted, MAX_LENGTH)
     batches = [batch for _, batch in in_batches(features, Collate(tokenizer))]
-    plan = geometric(
+    until = tokenizer.sep_token_id if kind.task.NAME in QUERY_STAYS else None
+    protect = () if until is None else (until,)
+    return geometric(
         sizes_of(model),
-        lengths(features),
+        lengths(features, protect, until),
         Budget.parse(BUDGET),
         family=family_of(model).name,
         first=FIRST,
         score="probe",
-        probe=probe_of(fit_probes(model, batches), FIRST),
+        probe=probe_of(fit_probes(model, kind.task, batches), FIRST),
+        protect=protect,
+        protect_until=until,
+        restore="last" if kind.task.whole else "none",
     )
-    report = {"task": kind.task, "max_length": MAX_LENGTH}
+
+
+def make(folder: Path, kind: Kind) -> dict[str, Any]:
+    """The bundle, exported in both precisions; returns what it says, and the dense model."""
+    model, tokenizer = dense_model(kind), tokenizer_of(kind)
+    plan = plan_of(kind, model, tokenizer)
+    report = {"task": kind.task.NAME, "task_settings": settings_of(kind.task)}
+    report["max_length"] = MAX_LENGTH
     Bundle(model, tokenizer, plan, report).save(folder)
     export(folder, int8=True)
+    texts = texts_of(kind.task, examples(kind, ASKED, kind.longest, SEED + 1))
+    run = Runner(folder)
+    said: dict[str, Any] = {"texts": texts, "pruned": rows(run(texts))}
+    if isinstance(kind.task, Answer):
+        said["spans"] = [[found["start"], found["end"]] for found in run.predict(texts)]
+    with TemporaryDirectory() as other:
+        Bundle(model, tokenizer, None, report).save(other)
+        export(other)
+        return said | {"dense": rows(Runner(other)(texts))}
 
 
-def answers(folder: Path, kind: Kind) -> dict[str, Any]:
-    """Some of the texts are longer than the bundle takes: others must cut them where we do."""
-    asked = examples(kind, ASKED, longest=2 * MAX_LENGTH, seed=SEED + 1)
-    texts = list(zip(asked.texts, asked.pairs, strict=True)) if asked.pairs else asked.texts
-    bundle = Bundle.load(folder)
-    features = encode(bundle.tokenizer, asked, MAX_LENGTH)
-    dense = logits_of(bundle.model, features, Collate(bundle.tokenizer))
-    return {"texts": texts, "pruned": Runner(folder)(texts).tolist(), "dense": dense.tolist()}
+def rows(found: np.ndarray | list[np.ndarray]) -> list[Any]:
+    return np.concatenate(found).tolist() if isinstance(found, list) else found.tolist()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="classify|rank")
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="|".join(KINDS))
     args = parser.parse_args()
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # that the head is new is what we want
     for name in args.kinds:
-        make(args.out / name, KINDS[name])
-        told = json.dumps(answers(args.out / name, KINDS[name]), ensure_ascii=False, indent=1)
+        said = make(args.out / name, KINDS[name])
+        told = json.dumps(said, ensure_ascii=False, indent=1)
         (args.out / f"{name}.json").write_text(told + "\n", encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from strategies import random_text
 from toprune.batching import POOL, Buckets, in_batches
 from toprune.encode import Collate
 from toprune.fit import Learner, Training, train
-from toprune.tasks import classify
+from toprune.tasks import Classify
 
 
 def batches(sampler: Buckets, size: int) -> list[list[int]]:
@@ -98,7 +98,7 @@ def test_the_trainer_moves_the_epoch(tmp_path: Path) -> None:
         {"input_ids": random_text(5 + i % 9, i), "label": i % 2, "index": i} for i in range(30)
     ]
     collate = Noting(make_tokenizer())
-    learner = Learner(make_model("bert"), classify, label_weight=1.0)
+    learner = Learner(make_model("bert"), Classify(), label_weight=1.0)
     training = Training(batch_size=4, seed=3)
     train(learner, features, collate, training, epochs=2, out=tmp_path / "out", label="test")
     expected: list[int] = []

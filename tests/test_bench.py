@@ -72,8 +72,11 @@ class Fakes:
         self.opened: list[tuple[Path, int]] = []
         self.fed: list[tuple[Path, dict[str, np.ndarray]]] = []
 
-    def write_onnx(self, model: Any, plan: Plan, path: Path, names: list[str]) -> None:
+    def write_onnx(
+        self, model: Any, plan: Plan, path: Path, names: list[str], outputs: tuple[str, ...]
+    ) -> None:
         assert names == ["input_ids", "attention_mask", "token_type_ids"]
+        assert outputs == ("logits",)
         assert path.parent.is_dir()
         self.written.append((plan, path))
 

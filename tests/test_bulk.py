@@ -112,6 +112,53 @@ def test_values(tmp_path: Path):
     assert row == {"sentence": "w1 w2", "label": 3, "value": float(run(["w1 w2"])[0, 0])}
 
 
+LONG = " ".join(f"w{i % 60}" for i in range(70))
+ASKED: dict[str, tuple[list[dict[str, Any]], list[Any]]] = {
+    "tokens": (
+        [{"tokens": ["w1", "w2"], "id": 1}, {"tokens": LONG.split(), "id": 2}],
+        [["w1", "w2"], LONG.split()],
+    ),
+    "answer": (
+        [{"question": "w1", "context": LONG}, {"question": "w2", "context": "w3 w4"}],
+        [("w1", LONG), ("w2", "w3 w4")],
+    ),
+    "rank": ([{"query": "w1", "document": "w2"}], [("w1", "w2")]),
+    "embed": ([{"text": LONG}, {"text": "w1"}], [LONG, "w1"]),
+    "multilabel": ([{"text": LONG}, {"text": "w1"}], [LONG, "w1"]),
+}
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("task", ASKED)
+def test_tasks(tmp_path: Path, task: str, ending: str, monkeypatch: pytest.MonkeyPatch):
+    """An answer for each row, however many windows it takes."""
+    monkeypatch.setattr(runner_module, "AHEAD", 1)
+    run = Runner(make_bundle(tmp_path / "bundle", task=task), threads=1)
+    rows, texts = ASKED[task]
+    source, out = write(tmp_path / f"in{ending}", rows), tmp_path / "out.jsonl"
+    assert score_file(run, source, out) == len(rows)
+    answers = json.loads(json.dumps(run.predict(texts)))
+    assert read(out) == [row | answer for row, answer in zip(rows, answers, strict=True)]
+
+
+def test_words_in_a_text(tmp_path: Path):
+    run = Runner(make_bundle(tmp_path / "bundle", task="tokens"), threads=1)
+    source = write(tmp_path / "in.csv", [{"text": "w1  w2"}])
+    score_file(run, source, tmp_path / "out.jsonl")
+    assert read(tmp_path / "out.jsonl") == [{"text": "w1  w2"} | run.predict([["w1", "w2"]])[0]]
+    for bad in ([], " ", None, 7):
+        source = write(tmp_path / "in.jsonl", [{"text": ["w1"]}, {"text": bad}])
+        with pytest.raises(UserError, match="row 2 has no words in column 'text'"):
+            score_file(run, source, tmp_path / "out.jsonl")
+
+
+def test_a_context_is_needed(tmp_path: Path):
+    run = Runner(make_bundle(tmp_path / "bundle", task="answer"), threads=1)
+    source = write(tmp_path / "in.jsonl", [{"question": "w1"}])
+    with pytest.raises(UserError, match="which column is the context"):
+        score_file(run, source, tmp_path / "out.jsonl")
+
+
 def test_kinds_of_cells(run: Runner, tmp_path: Path):
     rows = [{"text": 7, "day": datetime.date(2026, 11, 16)}]
     score_file(run, write(tmp_path / "in.parquet", rows), tmp_path / "out.jsonl")
@@ -132,7 +179,7 @@ def test_no_rows(run: Runner, tmp_path: Path, content: str):
 
 def test_many_rows_in_constant_memory(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """At no time are more rows read than answered and one window."""
-    monkeypatch.setattr(runner_module, "WINDOW", 50)
+    monkeypatch.setattr(runner_module, "AHEAD", 50)
     monkeypatch.setattr(bulk, "PEEK", 10)
     texts = [text for text in mixed_texts(1200) if isinstance(text, str)]
     source = write(tmp_path / "in.jsonl", [{"text": text} for text in texts])

@@ -11,7 +11,9 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from conftest import FAMILIES, SEGMENTED, SPECIAL, WORDS, make_model, make_tokenizer
 from toprune.bundle import Bundle
+from toprune.errors import UserError
 from toprune.plan import Plan, Step
+from toprune.tasks import Answer, Classify, Embed, Tags, make_task, settings_of
 
 PLAN = Plan("bert", 4, 32, "received", (Step(0, Fraction(1, 2)),))
 
@@ -29,6 +31,54 @@ def test_reads_what_it_wrote(tmp_path: Path):
     feeds = loaded.tokenizer(["w1 w2 w3", "w4"], ["w5", "w6 w7"], padding=True, return_tensors="pt")
     with torch.inference_mode():
         assert torch.equal(loaded.model(**feeds).logits, bundle.model(**feeds).logits)
+
+
+@pytest.mark.parametrize(
+    ("task", "head"),
+    [
+        (Classify(stride=7), "sequence"),
+        (Answer(no_answer=True, threshold=2.5), "answer"),
+        (Tags(), "tokens"),
+        (Embed(pooling="cls", normalize=False), "encoder"),
+    ],
+)
+@pytest.mark.parametrize("is_told", [True, False])
+def test_reads_every_head(task: Any, head: str, is_told: bool, tmp_path: Path):
+    """With the settings that its report says; without a report, what the head is made for."""
+    told = {"task": task.NAME, "task_settings": settings_of(task)} if is_told else {}
+    model = make_model(num_labels=2, head=head)
+    Bundle(model, make_tokenizer(), None, told).save(tmp_path)
+    loaded = Bundle.load(tmp_path)
+    assert loaded.task == (task if is_told else make_task(task.NAME))
+    feeds = loaded.tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        one, other = loaded.model(**feeds), model(**feeds)
+    for name in task.OUTPUTS:
+        assert torch.equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "is not a report"),
+        ('{"task": "guess"}', "task 'guess' is not known"),
+        ('{"task": "classify", "task_settings": {"a": 1}}', "no such setting"),
+    ],
+)
+def test_a_report_of_nonsense(text: str, says: str, tmp_path: Path):
+    Bundle(make_model(), make_tokenizer(), None, {}).save(tmp_path)
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(UserError, match=says):
+        Bundle.load(tmp_path)
+
+
+def test_a_head_of_another_task_is_no_head(tmp_path: Path):
+    """Its weights are not there, and transformers would draw new ones."""
+    told = {"task": "answer", "task_settings": {}}
+    Bundle(make_model(), make_tokenizer(), None, told).save(tmp_path)
+    with pytest.raises(UserError, match="has no trained head"):
+        Bundle.load(tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

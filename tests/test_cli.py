@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import BertModel, GPT2Config, GPT2ForSequenceClassification
 from typer.testing import CliRunner, Result
@@ -17,6 +18,7 @@ from toprune import cli, demo
 from toprune.fit import Training
 from toprune.methods.top import Top
 from toprune.plan import Plan
+from toprune.pooling import read_pooling
 
 Rows = list[dict[str, Any]]
 
@@ -484,3 +486,117 @@ def test_nan_keeps_the_last_good_checkpoint(place: Path, tmp_path: Path):
     refused(call(*words, "--batch-size", 4, *more[2:], "--resume"), "(training)")
     succeed(*words, *more, "--lr", "1e-4", "--resume")
     assert [path.name for path in tmp_path.iterdir()] == ["dense"]
+
+
+# -- the other tasks -------------------------------------------------------------------------------
+
+
+def _questions(count: int) -> Rows:
+    """Every third without an answer; some contexts are longer than a window."""
+    rng = np.random.default_rng(0)
+    rows: Rows = []
+    for i in range(count):
+        words = [f"w{j}" for j in rng.integers(0, 60, rng.integers(10, 40))]
+        answers = {"text": [], "answer_start": []}
+        if i % 3:
+            answers = {"text": [words[4]], "answer_start": [len(" ".join(words[:4])) + 1]}
+        asked = f"w{i} w{i + 1}"
+        rows.append({"question": asked, "context": " ".join(words), "answers": answers})
+    return rows
+
+
+def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # random weights of this size are chaotic (see test_export.py)
+    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
+    base = save_model(tmp_path / "base", make_model(head="encoder"))
+    data = write(tmp_path / "qa.jsonl", _questions(40))
+    dense, small = tmp_path / "dense", tmp_path / "small"
+    asked = ("--task", "answer", "--data", data, "--max-length", 24)
+    succeed("finetune", "--model", base, *asked, "--stride", 4, "--epochs", 1, "--out", dense)
+    words = ("prune", "--model", dense, *asked, "--no-answer", "--budget", "1.5x", "--epochs", 0)
+    assert "Dense and pruned give the same answer to" in succeed(*words, "--out", small)
+    settings = json.loads((small / "report.json").read_text())["task_settings"]
+    assert settings["no_answer"] is True
+    assert settings["stride"] == 4  # as the dense model's directory says
+    plan = Plan.load(small / "plan.json")
+    assert (plan.restore, plan.protect_until) == ("last", None)
+
+    succeed("export", small)
+    words = ("eval", small, "--data", data)
+    torch_says = json.loads(succeed(*words, "--json"))
+    onnx_says = json.loads(succeed(*words, "--json", "--runtime", "onnx"))
+    assert torch_says["metrics"] == onnx_says["metrics"]
+    assert onnx_says["metrics"].keys() == {"f1", "exact", "best_f1", "best_exact"}
+
+    write(data, [*_questions(40), {"question": " ", "context": "w1"}])
+    words, out = (*words, "--runtime", "onnx", "--out"), tmp_path / "out.jsonl"
+    done = call(*words, out)
+    assert done.exit_code == 2
+    assert "row 41 has no text in column 'question'" in done.stderr.splitlines()[-1]
+    assert "--skip-bad-rows" in done.stderr
+    done = call(*words, out, "--skip-bad-rows")
+    assert done.exit_code == 0
+    assert "toprune: no text in row 41: left out" in done.stderr.splitlines()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["question"] for row in rows] == [row["question"] for row in _questions(40)]
+    for row in rows:
+        assert row["answer"] == row["context"][max(row["start"], 0) : max(row["end"], 0)]
+        assert 0 <= row["score"] <= 1
+
+
+def test_vectors(tmp_path: Path):
+    base = save_model(tmp_path / "base", make_model(head="encoder"))
+    data = write(tmp_path / "texts.jsonl", synthetic.rows(40, 0))
+    words = ("prune", "--model", base, "--task", "embed", "--data", data, "--epochs", 0)
+    out = succeed(*words, "--budget", "2x", "--pooling", "cls", "--out", tmp_path / "cls")
+    assert "The cosine of dense and pruned vectors" in out
+    assert Plan.load(tmp_path / "cls" / "plan.json").restore == "none"
+    assert read_pooling(tmp_path / "cls") == {"pooling": "cls", "normalize": True}
+
+
+def test_a_ranker_keeps_its_query(tmp_path: Path):
+    base = save_model(tmp_path / "base", make_model(num_labels=1))
+    pairs = [
+        {"query": f"w{i // 4}", "document": row["text"], "label": int(i % 4 == 0)}
+        for i, row in enumerate(synthetic.rows(40, 0))
+    ]
+    data = write(tmp_path / "pairs.jsonl", pairs)
+    words = ("prune", "--model", base, "--task", "rank", "--data", data, "--budget", "1.5x")
+    out = succeed(*words, "--epochs", 0, "--out", tmp_path / "kept")
+    assert "Dense and pruned put the same document on top" in out
+    separator = make_tokenizer().sep_token_id
+    plan = Plan.load(tmp_path / "kept" / "plan.json")
+    assert (plan.protect, plan.protect_until) == ((separator,), separator)
+    succeed(*words, "--epochs", 0, "--no-protect-first", "--out", tmp_path / "free")
+    plan = Plan.load(tmp_path / "free" / "plan.json")
+    assert (plan.protect, plan.protect_until) == ((), None)
+
+
+def test_bad_rows_are_skipped_when_asked(place: Path, tmp_path: Path):
+    bad = write(tmp_path / "bad.jsonl", [*synthetic.rows(60, 0), {"text": "", "label": 1}])
+    words = ("eval", place / "model", "--data", bad)
+    refused(call(*words), "go on without it: --skip-bad-rows")
+    done = call(*words, "--skip-bad-rows", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["examples"] == 60
+    assert done.stderr.startswith("toprune: 1 of 61 rows of the train set are bad and left out")
+
+
+OTHER_TASKS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "vectors are brought": (("finetune", "--task", "embed"), "brought, not fine-tuned"),
+    "windows of a number": (("finetune", "--task", "regress", "--stride", 4), "setting (stride)"),
+    "windows of GLUE": (("finetune", "--task", "mrpc", "--stride", 4), "leave out: stride"),
+    "pooling of classes": (("prune", "--pooling", "cls"), "no such setting (pooling)"),
+    "unknown task": (("finetune", "--task", "guess"), "answer, tokens, embed, and of GLUE: cola"),
+    "unknown and set": (("prune", "--task", "guess", "--stride", 4), "answer, tokens, embed"),
+    "no context": (("prune", "--task", "answer", "--text", "text"), "which column is the context"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_TASKS)
+def test_what_a_task_does_not_have(case: str, place: Path, tmp_path: Path):
+    words, names = OTHER_TASKS[case]
+    given = ("--model", place / "model", "--data", place / "data.jsonl", "--out", tmp_path / "out")
+    budget = ("--budget", "2x") if words[0] == "prune" else ()
+    refused(call(*words, *given, *budget), names)
+    assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,8 @@ import pytest
 
 from toprune.errors import UserError
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
-from toy_bundle import PLAN, tables, write_graph
+from toprune.tasks import Answer, Tags
+from toy_bundle import PLAN, WASTE, tables, write_graph
 
 
 @pytest.fixture
@@ -77,12 +78,37 @@ def test_broken_files(kind: Any, path: Path, content: bytes | None, capfd: Any):
         assert capfd.readouterr().err == ""
 
 
-def test_no_logits(kind: Any, path: Path):
+def test_outputs_have_names(kind: Any, path: Path):
+    """Whether they are the task's, the Runner asks."""
+    assert kind(path).names == ("logits",)
     model = write_graph(path)
     model.graph.node[-1].output[0] = model.graph.output[0].name = "scores"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match="no output 'logits' but scores"):
-        kind(path)
+    assert kind(path).names == ("scores",)
+
+
+def test_an_answer_for_each_token(kind: Any, path: Path):
+    write_graph(path, task=Tags())
+    engine: Engine = kind(path, threads=1)
+    assert (engine.names, engine.outputs) == (("logits",), 3)
+    words, segments = tables(3, 0)
+    table, waste = words + segments[0], np.full(3, WASTE)
+    found = engine.run(feeds([[4, 5, 1], [6, 7, 8]]))
+    wanted = [[table[4], 2 * table[5], waste], [table[6], 2 * table[7], 3 * table[8]]]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_two_outputs_are_two_columns(kind: Any, path: Path):
+    write_graph(path, task=Answer(), outputs=2)
+    engine: Engine = kind(path, threads=1)
+    assert (engine.names, engine.outputs) == (("start_logits", "end_logits"), 2)
+    words, segments = tables(2, 0)
+    table = words + segments[0]  # (V, 2): starts, ends
+    found = engine.run(feeds([[4, 5, 6]]))
+    np.testing.assert_array_equal(found, [[table[4], 2 * table[5], 3 * table[6]]])
+    kept = found.copy()
+    engine.run(feeds([[9, 9, 9]]))
+    np.testing.assert_array_equal(found, kept)  # an answer is the caller's own
 
 
 def test_unknown_provider(path: Path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import CONFIGS, make_tokenizer
+from conftest import CONFIGS, FAMILIES, SEGMENTED, make_tokenizer
 from toprune import Runner
 from toprune.api import Data, evaluate, prune
 from toprune.attachment import attach, detach
@@ -112,14 +112,22 @@ def worst(one: list[np.ndarray], other: list[np.ndarray]) -> float:
     return float(max(gaps))
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
-@pytest.mark.parametrize("score", ["probe", "received"])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    ("name", "score", "family"),
+    [
+        *((name, score, "bert") for name in TASKS for score in ("probe", "received")),
+        *(
+            (name, "probe", family)
+            for name in ("answer", "tokens", "embed mean", "embed cls")
+            for family in FAMILIES[1:]
+        ),
+    ],
+)
 def test_parity(name: str, score: Score, family: str, tmp_path: Path):
     task, outputs = TASKS[name]
     model, tokenizer = make_model(task, outputs, family), make_tokenizer(family)
     examples = make_examples(task, 12)
-    segments = family == "bert"
+    segments = family in SEGMENTED
     features = encode(tokenizer, task, examples, LIMIT, segments=segments)
     collate = Collate(tokenizer)
     plan = make_plan(task, score, family)

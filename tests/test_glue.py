@@ -15,7 +15,8 @@ import toprune
 from conftest import make_model, make_tokenizer
 from toprune import cli
 from toprune.api import FINETUNE, Data
-from toprune.data import Columns, Examples
+from toprune.columns import Columns
+from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.fit import Training
 from toprune.glue import GLUE, SHORT, as_reported, find, load_glue, load_texts, recipe_of

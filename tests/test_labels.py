@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toprune.data import Columns, Examples, load
+from toprune.columns import Columns
+from toprune.data import Examples, load
 from toprune.errors import UserError
 
 ROWS = [

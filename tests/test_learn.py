@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conftest import FAMILIES, make_model
-from strategies import LAYERS, WIDTH, logits, make_plan, pad, random_text
+from strategies import LAYERS, SEP, WIDTH, logits, make_plan, pad, random_text
 from test_probe import states
 from toprune.attachment import Drop, attach, attach_policy, attached
 from toprune.budget import Budget, Lengths
@@ -26,7 +26,7 @@ from toprune.fit import FitTrainer, Learner, Training
 from toprune.learn import Learn
 from toprune.losses import lambda_loss
 from toprune.methods.top import Selector, Top
-from toprune.tasks import classify
+from toprune.tasks import Classify, Tags
 from toprune.tokens import Tokens
 
 TEXTS = [random_text(n, n) for n in (24, 7, 15, 2)]
@@ -36,8 +36,8 @@ BINS = 50
 
 
 @cache
-def double(family: str = "bert") -> Any:
-    return make_model(family).double()
+def double(family: str = "bert", head: str = "sequence") -> Any:
+    return make_model(family, head=head).double()
 
 
 def selector(budget: str = "3x", **settings: Any) -> Selector:
@@ -156,28 +156,37 @@ def test_open_ranks_are_the_dense_model(score: str) -> None:
     torch.testing.assert_close(logits(model, TEXTS), logits(double(), TEXTS), atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("until", [None, SEP])
+@pytest.mark.parametrize("head", ["sequence", "tokens"])
 @pytest.mark.parametrize("score", ["received", "probe"])
 @given(
     kept=st.lists(st.integers(1, BINS), min_size=LAYERS - 1, max_size=LAYERS - 1),
     gates=st.lists(st.booleans(), min_size=LAYERS - 1, max_size=LAYERS - 1),
 )
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 def test_masks_of_zero_and_one_run_as_their_plan(
-    score: str, kept: list[int], gates: list[bool]
+    score: str, head: str, until: int | None, kept: list[int], gates: list[bool]
 ) -> None:
-    """What is learned is what will run: the best b of 50 bins open is a plan that keeps b/50."""
+    """What is learned is what will run: the best b of 50 bins open is a plan that keeps b/50. For
+    a head that reads every token, too: those that left come back as they left."""
     kept = sorted(kept, reverse=True)
     rank = torch.arange(BINS) < torch.tensor(kept)[:, None]
-    model = copy.deepcopy(double())
-    fixed = Fixed(rank, torch.tensor(gates))
-    attach_policy(model, policy(Learn, fixed, score, protect=(5, 6)))
+    model = copy.deepcopy(double(head=head))
+    fixed, whole = Fixed(rank, torch.tensor(gates)), head == "tokens"
+    guard: dict[str, Any] = {"protect": (5, 6), "protect_until": until}
+    attach_policy(model, policy(Learn, fixed, score, whole=whole, **guard))
     steps = [(i, str(Fraction(b, BINS))) for i, b in enumerate(kept) if gates[i]]
-    own: dict[str, Any] = {"score": score, "protect": (5, 6), "min_tokens": 1}
+    own: dict[str, Any] = {"score": score, "min_tokens": 1} | guard
+    own["restore"] = "last" if whole else "none"
     if score == "probe" and steps:
         own["probe"] = tuple(PROBES[steps[0][0]].tolist())
-    hard = attach(copy.deepcopy(double()), make_plan("bert", *steps, **own))
+    hard = attach(copy.deepcopy(double(head=head)), make_plan("bert", *steps, **own))
     # A plan holds its probe in single precision, so ranks could differ at a tie; none here.
-    torch.testing.assert_close(logits(model, TEXTS), logits(hard, TEXTS), atol=1e-9, rtol=0)
+    found, expected = logits(model, TEXTS), logits(hard, TEXTS)
+    if whole:  # what is said to padding nobody reads
+        live = pad(TEXTS)["attention_mask"].bool()
+        found, expected = found[live], expected[live]
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("score", ["received", "probe"])
@@ -189,6 +198,35 @@ def test_padding_and_batch_mates_change_nothing_while_learning(score: str) -> No
     alone = torch.cat([logits(model, [row]) for row in TEXTS])
     torch.testing.assert_close(logits(model, TEXTS, extra=4), alone, atol=1e-9, rtol=0)
     assert (alone - logits(double(), TEXTS)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("score", ["received", "probe"])
+def test_padding_and_batch_mates_change_nothing_for_a_head_that_reads_all(score: str) -> None:
+    model = copy.deepcopy(double(head="tokens"))
+    made = torch.Generator().manual_seed(0)
+    rank = torch.rand(LAYERS - 1, BINS, generator=made).sub(0.3).clamp(0, 1)
+    fixed = Fixed(rank, torch.ones(LAYERS - 1))
+    attach_policy(model, policy(Learn, fixed, score, whole=True, protect_until=SEP))
+    together, dense = logits(model, TEXTS, extra=4), logits(double(head="tokens"), TEXTS)
+    for b, text in enumerate(TEXTS):
+        alone = logits(model, [text])[0]
+        torch.testing.assert_close(together[b, : len(text)], alone, atol=1e-9, rtol=0)
+    assert (together[0] - torch.cat([dense[0], dense[0][:4]])).abs().max() > 1e-3
+
+
+def test_learner_of_a_head_that_reads_all_teaches_every_live_token() -> None:
+    """Its loss is the task's, on what the model says to live tokens; no state of the first token
+    is wanted, and padding is nothing."""
+    model = copy.deepcopy(double(head="tokens"))
+    learner = Learner(model, Tags(), label_weight=0.0, state_weight=10.0).eval()
+    batch, made = pad(TEXTS), torch.Generator().manual_seed(0)
+    teacher = torch.randn(4, 24, 2, dtype=torch.float64, generator=made)
+    loss = learner(teacher_logits=teacher, **batch)["loss"]
+    assert learner.parts.keys() == {"distill"}
+    expected = Tags().distill_loss(logits(model, TEXTS), teacher, batch["attention_mask"])
+    torch.testing.assert_close(loss, expected)
+    spoiled = teacher + 9 * (1 - batch["attention_mask"])[..., None]
+    torch.testing.assert_close(learner(teacher_logits=spoiled, **batch)["loss"], expected)
 
 
 def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
@@ -352,7 +390,7 @@ def test_multipliers_ascend_until_the_target_is_met() -> None:
     """Masks descend on the penalty and multipliers ascend, in the trainer's own optimizer."""
     chosen = selector("2x", constraint="lagrangian")
     own = Learn(chosen, "received", probes=None)
-    learner = Learner(copy.deepcopy(double()), classify, label_weight=0.0, policy=own)
+    learner = Learner(copy.deepcopy(double()), Classify(), label_weight=0.0, policy=own)
     training = Training(mask_lr=0.05)
     fake: Any = SimpleNamespace(learner=learner, training=training, text_lengths=[9] * 9)
     fake._weights = lambda: list(learner.model.parameters())

@@ -13,7 +13,9 @@ from torch import Tensor
 from conftest import make_model
 from strategies import LAYERS, WIDTH, pad, random_text
 from toprune.attachment import attach_policy, attached
+from toprune.heads import outputs_of
 from toprune.probe import RIDGE, Record, fit_probes
+from toprune.tasks import Answer, Classify, Embed, Regress, Tags, Task
 
 MARKED = 40  # an id that random texts never hold
 TEXTS = [random_text(6 + i % 20, i) for i in range(48)]
@@ -53,7 +55,7 @@ def batches(texts: list[list[int]], size: int, extra: int = 0) -> list[dict[str,
 
 def states(model: Any, batch: dict[str, Tensor]) -> list[Tensor]:
     """(B, S, D) after attention, of every layer but the last."""
-    record = Record()
+    record = Record(LAYERS - 1, whole=False)
     twin = attach_policy(copy.deepcopy(model), record)
     with torch.no_grad():
         twin(**batch)
@@ -63,7 +65,8 @@ def states(model: Any, batch: dict[str, Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("num_labels", [1, 2, 3])
 def test_the_token_that_matters_ranks_first(num_labels: int) -> None:
     model = looking_for_marked(num_labels)
-    probes = fit_probes(model, batches([marked(t, i)[0] for i, t in enumerate(TEXTS)], 16))
+    task = Regress() if num_labels == 1 else Classify()
+    probes = fit_probes(model, task, batches([marked(t, i)[0] for i, t in enumerate(TEXTS)], 16))
     assert probes.shape == (LAYERS - 1, WIDTH)
     assert probes.dtype == torch.float32
     fresh = [marked(random_text(20, 1000 + i), i) for i in range(100)]
@@ -74,23 +77,36 @@ def test_the_token_that_matters_ranks_first(num_labels: int) -> None:
 
 def test_padding_batch_mates_and_order_change_nothing() -> None:
     model = make_model("bert").double()
-    expected = fit_probes(model, batches(TEXTS, 16))
+    expected = fit_probes(model, Classify(), batches(TEXTS, 16))
     for other in (
         batches(TEXTS, 16, extra=7),
         batches(TEXTS, 1),
         batches(TEXTS[::-1], 5),
     ):
-        torch.testing.assert_close(fit_probes(model, other), expected, rtol=1e-4, atol=1e-5)
+        found = fit_probes(model, Classify(), other)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_fit_is_ridge_regression_within_texts() -> None:
+TASKS: dict[str, tuple[Task, str, int]] = {  # task, head, outputs
+    "classes": (Classify(), "sequence", 3),
+    "number": (Regress(), "sequence", 1),
+    "answer": (Answer(), "answer", 2),
+    "tags": (Tags(), "tokens", 3),
+    "mean vector": (Embed(), "encoder", 2),
+    "first vector": (Embed(pooling="cls"), "encoder", 2),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_fit_is_ridge_regression_within_texts(name: str) -> None:
     """Written out once more: one text at a time, numpy, normal equations."""
-    model = make_model("bert", num_labels=3).double()
-    found = fit_probes(model, batches(TEXTS, 16))
+    task, head, outputs = TASKS[name]
+    model = make_model("bert", num_labels=outputs, head=head).double()
+    found = fit_probes(model, task, batches(TEXTS, 16))
     for layer in range(LAYERS - 1):
         xs, ys = [], []
         for text in TEXTS:
-            x, y = saliency(model, text, layer)
+            x, y = saliency(model, task, text, layer)
             xs.append(x - x.mean(0))
             ys.append((y - y.mean()) / y.std())
         x, y = np.concatenate(xs), np.concatenate(ys)
@@ -100,22 +116,30 @@ def test_the_fit_is_ridge_regression_within_texts() -> None:
         np.testing.assert_allclose(found[layer].numpy(), expected, rtol=1e-3, atol=1e-4)
 
 
-def saliency(model: Any, text: list[int], layer: int) -> tuple[np.ndarray, np.ndarray]:
+def saliency(model: Any, task: Task, text: list[int], layer: int) -> tuple[np.ndarray, np.ndarray]:
     """States and log gradient norms of the margin, of all tokens but the first; stock forward."""
     seen: list[Tensor] = []
     module = model.base_model.encoder.layer[layer].attention.output
     hook = module.register_forward_hook(lambda _m, _i, out: seen.append(out))
-    logits = model(**pad([text])).logits[0]
+    batch = pad([text])
+    out = model(**batch)
     hook.remove()
-    best, second = logits.sort(descending=True).values[:2]
-    (gradient,) = torch.autograd.grad(best - second, seen)
+    if task.NAME == "classify":  # by hand
+        best, second = out.logits[0].sort(descending=True).values[:2]
+        margin = best - second
+    else:
+        mask = batch["attention_mask"]
+        margin = task.margin(outputs_of(task, out, mask), mask)[0]
+    (gradient,) = torch.autograd.grad(margin, seen)
     return seen[0][0, 1:].detach().numpy(), gradient[0, 1:].norm(dim=1).log().numpy()
 
 
 def test_fitting_leaves_no_trace() -> None:
     model = make_model("bert").train()
     with torch.no_grad():
-        fit_probes(model, batches(TEXTS[:8], 4))  # needs gradients, and asks for them itself
+        fit_probes(
+            model, Classify(), batches(TEXTS[:8], 4)
+        )  # needs gradients, and asks for them itself
     assert model.training
     assert attached(model) is None
     assert all(p.grad is None for p in model.parameters())
@@ -123,8 +147,8 @@ def test_fitting_leaves_no_trace() -> None:
 
 def test_dropout_is_off_while_fitting() -> None:
     model = make_model("bert")
-    expected = fit_probes(model, batches(TEXTS[:8], 4))
-    assert torch.equal(fit_probes(model.train(), batches(TEXTS[:8], 4)), expected)
+    expected = fit_probes(model, Classify(), batches(TEXTS[:8], 4))
+    assert torch.equal(fit_probes(model.train(), Classify(), batches(TEXTS[:8], 4)), expected)
 
 
 def test_a_failure_detaches_too() -> None:
@@ -135,5 +159,5 @@ def test_a_failure_detaches_too() -> None:
         raise OSError("disk")
 
     with pytest.raises(OSError, match="disk"):
-        fit_probes(model, broken())
+        fit_probes(model, Classify(), broken())
     assert attached(model) is None

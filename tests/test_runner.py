@@ -16,13 +16,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toprune
+from conftest import make_tokenizer
 from toprune.errors import UserError
 from toprune.plan import Plan
 from toprune.run import engines
 from toprune.run import runner as module
 from toprune.run.engines import OnnxRuntime
 from toprune.run.runner import PADDED, Runner, batches
-from toy_bundle import LABELS, PLAN, expected, make_bundle, mixed_texts, write_graph, write_sheet
+from toprune.tasks import Answer, Classify, Embed, Tags, make_task
+from toy_bundle import (
+    LABELS,
+    MAX_LENGTH,
+    PLAN,
+    expected,
+    make_bundle,
+    mixed_texts,
+    said,
+    write_graph,
+    write_sheet,
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +61,7 @@ def test_equals_row_by_row(tmp_path: Path, family: str, batch_tokens: int):
 
 
 def test_order_over_windows(run: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "WINDOW", 16)
+    monkeypatch.setattr(module, "AHEAD", 16)
     texts = mixed_texts(100)
     wanted = expected(texts)
     np.testing.assert_array_equal(run(texts), wanted)
@@ -123,11 +135,123 @@ def test_openvino_gives_the_same(bundle: Path):
     np.testing.assert_array_equal(Runner(bundle, runtime="openvino")(texts), expected(texts))
 
 
+# Tasks that read on, or answer by token
+
+
+def long_text(count: int, first: int = 0) -> str:
+    return " ".join(f"w{i % 60}" for i in range(first, first + count))
+
+
+def windows(*sides: Any, **how: Any) -> list[dict[str, Any]]:
+    """Of one text, by transformers."""
+    batch = make_tokenizer()(
+        *sides,
+        max_length=MAX_LENGTH,
+        return_overflowing_tokens=True,
+        **{"truncation": True} | how,
+    )
+    names = ("input_ids", "token_type_ids")
+    count = len(batch["input_ids"])
+    return [{name: batch[name][i] for name in names} for i in range(count)]
+
+
+LONG: dict[str, list[Any]] = {
+    "classify": [long_text(n, n) for n in (3, 50, 22, 1, 23, 41)],
+    "tokens": [long_text(n, n).split() for n in (3, 50, 22, 1, 23, 41)],
+    "answer": [("w1 w2", long_text(n, n)) for n in (3, 50, 22, 1, 23, 41)],
+    "embed": [long_text(n, n) for n in (3, 50, 22, 1)],
+}
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 60, 2048])
+def test_a_text_of_many_windows_is_their_mean(
+    tmp_path: Path, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "AHEAD", 4)
+    run = Runner(make_bundle(tmp_path, task=Classify(stride=4)), batch_tokens=batch_tokens)
+    parts = [[said(row).sum(0) for row in windows([text], stride=4)] for text in LONG["classify"]]
+    assert [len(part) for part in parts] == [1, 3, 1, 1, 2, 3]
+    wanted = np.array([np.mean(part, 0, dtype=np.float32) for part in parts])
+    found = run(LONG["classify"])
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(list(run.stream(LONG["classify"])), found)
+    told = [answer["label"] for answer in run.predict(LONG["classify"])]
+    assert told == [LABELS[i] for i in found.argmax(-1)]
+
+
+def by_token(task: Any) -> list[list[np.ndarray]]:
+    """What the graph says to each window of each long text."""
+    if task.NAME == "tokens":
+        how: dict[str, Any] = {"is_split_into_words": True, "stride": task.stride}
+        return [[said(row) for row in windows([words], **how)] for words in LONG["tokens"]]
+    how = {"truncation": "only_second", "stride": task.stride}
+    return [[said(row, outputs=2) for row in windows([q], [c], **how)] for q, c in LONG["answer"]]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 60, 2048])
+@pytest.mark.parametrize("task", [Tags(stride=3), Answer(stride=5)])
+def test_answers_by_token(
+    tmp_path: Path, task: Any, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
+):
+    """One array for each row that is read, without what the graph says to padding."""
+    monkeypatch.setattr(module, "AHEAD", 4)
+    run = Runner(make_bundle(tmp_path, task=task), batch_tokens=batch_tokens)
+    given = LONG[task.NAME]
+    wanted = by_token(task)
+    rows = list(run.read(given))
+    assert [row.text for row, _ in rows] == [i for i, part in enumerate(wanted) for _ in part]
+    flat = [one for part in wanted for one in part]
+    for (row, one), other, called in zip(rows, flat, run(given), strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(called, other)
+        assert len(row) == len(one)
+    labels = LABELS if task.NAME == "tokens" else None
+    told = task.answers(flat, [row for row, _ in rows], given, labels)
+    assert run.predict(given) == list(run.predictions(iter(given))) == told
+    assert len(told) == len(given)
+    assert run([]) == run.predict([]) == []
+    with pytest.raises(UserError, match=f"{task.NAME} answers by token; use predictions"):
+        run.stream(given)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors(tmp_path: Path, pooling: Any, normalize: bool):
+    run = Runner(make_bundle(tmp_path, task=Embed(pooling=pooling, normalize=normalize)))
+    states = [said(make_tokenizer()(t, truncation=True, max_length=24)) for t in LONG["embed"]]
+    wanted = np.array([s.mean(0) if pooling == "mean" else s[0] for s in states])
+    if normalize:
+        wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
+    found = run(LONG["embed"])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(list(run.stream(LONG["embed"])), found)
+    vectors = [answer["vector"] for answer in run.predict(LONG["embed"])]
+    np.testing.assert_allclose(vectors, wanted, rtol=1e-5)
+    assert run([]).shape == (0, 3)
+    with pytest.raises(UserError, match=r"texts\[1\] is a pair"):
+        run(["w1", ("w1", "w2")])
+
+
+def test_scores_of_pairs(tmp_path: Path):
+    run = Runner(make_bundle(tmp_path, task="rank"))
+    pairs: list[Any] = [("w1", "w2 w3"), ("w1", "w4")]
+    assert run(pairs).tolist() == expected(pairs, outputs=1).tolist()
+
+
+def test_any_number_of_classes(tmp_path: Path):
+    run = Runner(make_bundle(tmp_path, task="multilabel"))
+    texts = mixed_texts(20)
+    for answer, logits in zip(run.predict(texts), expected(texts), strict=True):
+        assert set(answer["labels"]) == {LABELS[i] for i in np.flatnonzero(logits > 0)}
+
+
 # Streams
 
 
 def test_streams_lazily_in_constant_memory(run: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "WINDOW", 32)
+    monkeypatch.setattr(module, "AHEAD", 32)
     some = mixed_texts(50)
     wanted = expected(some)
     taken = 0
@@ -146,7 +270,7 @@ def test_streams_lazily_in_constant_memory(run: Runner, monkeypatch: pytest.Monk
 
 
 def test_stream_fails_where_the_texts_fail(run: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(module, "AHEAD", 2)
 
     def texts() -> Iterator[Any]:
         yield from ["w1", "w2", "w3", "w4"]
@@ -201,7 +325,7 @@ def test_eight_threads_on_one_runner(bundle: Path):
 
 
 def test_eight_streams_on_one_runner(run: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "WINDOW", 8)
+    monkeypatch.setattr(module, "AHEAD", 8)
     parts = [mixed_texts(60, seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda part: list(run.stream(iter(part))), parts)
@@ -249,7 +373,7 @@ def test_one_text_is_not_a_list_of_letters(run: Runner, texts: Any):
 
 
 def test_a_bad_text_is_named(run: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(module, "AHEAD", 4)
     with pytest.raises(UserError, match=r"texts\[9\] is a float"):
         run([*["w1"] * 9, float("nan")])  # pyright: ignore[reportArgumentType]
 
@@ -299,6 +423,21 @@ def test_a_graph_with_other_inputs(tmp_path: Path):
     refused(make_bundle(tmp_path, segments=False), "has the inputs input_ids, attention_mask, the")
 
 
+@pytest.mark.parametrize(("task", "other"), [("answer", "classify"), ("classify", "embed")])
+def test_a_graph_with_other_outputs(tmp_path: Path, task: str, other: str):
+    make_bundle(tmp_path, task=other)
+    write_sheet(tmp_path, task=task)
+    names, wanted = (", ".join(make_task(name).OUTPUTS) for name in (other, task))
+    refused(tmp_path, f"has the outputs {names}, the task {wanted}; export anew")
+
+
+def test_a_graph_that_answers_by_token_for_a_task_that_does_not(tmp_path: Path):
+    make_bundle(tmp_path, task="tokens")
+    write_sheet(tmp_path, task="classify")
+    with pytest.raises(UserError, match=r"an answer of shape \(1, 3, 3\)"):
+        Runner(tmp_path)(["w1"])
+
+
 @pytest.mark.parametrize("outputs", [1, 2, 4])
 def test_a_graph_with_another_number_of_classes(tmp_path: Path, outputs: int):
     refused(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the sheet 3")
@@ -315,7 +454,7 @@ def test_nan_is_no_answer(tmp_path: Path, fill: float):
 
 def test_nan_names_the_text(run: Runner, monkeypatch: pytest.MonkeyPatch):
     """Also in a later window, and behind texts that are fine."""
-    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(module, "AHEAD", 2)
     plain = OnnxRuntime.run
 
     def spoiled(self: OnnxRuntime, feeds: dict[str, np.ndarray]) -> np.ndarray:
@@ -331,7 +470,7 @@ def test_nan_names_the_text(run: Runner, monkeypatch: pytest.MonkeyPatch):
 
 def test_logits_of_another_shape(run: Runner, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(OnnxRuntime, "run", lambda *_: np.zeros((1, 1), np.float32))
-    with pytest.raises(UserError, match=r"logits of shape \(1, 1\)"):
+    with pytest.raises(UserError, match=r"an answer of shape \(1, 1\)"):
         run(["w1", "w2"])
 
 

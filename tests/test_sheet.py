@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from toprune.errors import UserError
 from toprune.run.external_data import external_files
 from toprune.run.sheet import GRAPHS, PLACE, Sheet
+from toprune.tasks import Answer, Classify, Embed, Multilabel, Rank, Tags
 from toy_bundle import LABELS, MAX_LENGTH, make_bundle, write_graph, write_sheet
 
 
@@ -42,10 +43,35 @@ def test_round_trip(bundle: Path):
     assert sheet.task == "classify"
     assert sheet.max_length == MAX_LENGTH
     assert sheet.labels == LABELS
+    assert sheet.settings == {"stride": None}
     assert sheet.checked == {"batches": 3}
     assert next(iter(json.loads(sheet.to_json()))) == "schema"
     with pytest.raises(FrozenInstanceError):
         sheet.task = "regress"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Classify(stride=7),
+        Multilabel(classes=3, thresholds=(0.5, 0.25, 0.75)),
+        Answer(stride=3, no_answer=True, threshold=1.5),
+        Tags(stride=2),
+        Embed(pooling="cls", normalize=False),
+        Rank(),
+    ],
+)
+def test_the_task_with_its_settings_comes_back(tmp_path: Path, task: Any):
+    sheet = Sheet.load(make_bundle(tmp_path, task=task))
+    assert sheet.made() == task
+    assert Sheet.from_json(sheet.to_json()) == sheet
+    assert (sheet.labels is None) == (task.NAME in ("answer", "embed", "rank"))
+
+
+def test_one_name_is_enough_where_classes_stand_alone(tmp_path: Path):
+    for name in ("tokens", "multilabel"):
+        make_bundle(tmp_path / name, task=name, labels=["one"])
+        assert Sheet.load(tmp_path / name).labels == ("one",)
 
 
 def test_lists_what_matters(bundle: Path):
@@ -204,8 +230,16 @@ def test_what_is_no_file(bundle: Path, kind: str):
         ({"inputs": ["input_ids", "attention_mask", "input_ids"]}, "inputs must be"),
         ({"inputs": ["input_ids", "attention_mask", "pixels"]}, "inputs must be"),
         ({"inputs": [1, 2]}, "inputs must hold strings"),
-        ({"labels": ["one"]}, "labels must be two"),
-        ({"task": "regress"}, "labels must be two names or more, of classes"),
+        ({"labels": ["one"]}, "labels must be names.*two or more"),
+        ({"labels": []}, "labels must be names"),
+        ({"task": "tokens", "settings": {}, "labels": []}, "labels must be names of .*tags"),
+        ({"task": "regress", "settings": {}}, "labels must be names of classes"),
+        ({"task": "answer", "settings": {}}, "labels must be names of classes"),
+        ({"settings": "absent"}, r"lacks the fields \['settings'\]"),
+        ({"settings": []}, "settings must be dict"),
+        ({"settings": {"colour": "red"}}, r"no such setting \(colour\).*export the bundle anew"),
+        ({"settings": {"stride": -1}}, "overlap by -1 tokens.*export the bundle anew"),
+        ({"settings": {"stride": True}}, "overlap by True tokens"),
         ({"labels": [0, 1]}, "labels must hold strings"),
         ({"labels": "ab"}, "labels must be list or NoneType"),
         ({"files": []}, "files must be dict"),

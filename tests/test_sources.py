@@ -7,7 +7,8 @@ import datasets
 import pandas as pd
 import pytest
 
-from toprune.data import Columns, Examples, load
+from toprune.columns import Columns
+from toprune.data import Examples, load
 from toprune.errors import UserError
 
 ROWS = [

@@ -93,6 +93,8 @@ def test_settings_are_those_of_the_task():
     assert settings_of(Classify(stride=7)) == {"stride": 7}
     assert make_task("classify", {"stride": 7}) == Classify(stride=7)
     assert settings_of(regress) == {}
+    several = {"classes": 2, "thresholds": [0.5, 0.25], "stride": None}
+    assert settings_of(make_task("multilabel", several)) == several
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_bad_settings(name: str, settings: dict[str, Any], says: str):
     ],
 )
 def test_a_head_tells_its_task(fields: dict[str, Any], name: str):
-    assert task_for({}, head(**fields)).NAME == name
+    assert name == task_for({}, head(**fields)).NAME
 
 
 def test_a_report_tells_the_task_and_its_settings():

@@ -13,15 +13,18 @@ from test_probe import states
 from toprune import teacher as module
 from toprune.attachment import attached
 from toprune.encode import Collate
+from toprune.pooling import pool
+from toprune.tasks import Answer, Classify, Embed, Tags
 from toprune.teacher import Teacher, teach
 
 TEXTS = [random_text(n, n) for n in (5, 24, 2, 9, 13, 9)] * 7  # more than one batch
 FEATURES = [{"input_ids": text, "index": i, "label": i % 2} for i, text in enumerate(TEXTS)]
+CLASSIFY = Classify()
 PROBES = torch.from_numpy(np.random.default_rng(0).normal(size=(LAYERS - 1, WIDTH))).float()
 
 
-def taught(model: Any, probes: torch.Tensor | None = None) -> Teacher:
-    return teach(model, FEATURES, Collate(make_tokenizer()), probes=probes)
+def taught(model: Any, probes: torch.Tensor | None = None, task: Any = CLASSIFY) -> Teacher:
+    return teach(model, task, FEATURES, Collate(make_tokenizer()), probes=probes)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,6 +57,58 @@ def test_words_of_the_probes() -> None:
         own = found.scores[found.starts[i] : found.starts[i + 1]]
         for layer, state in enumerate(states(model, pad([text]))):
             np.testing.assert_allclose(own[:, layer], state[0] @ PROBES[layer], atol=1e-3)
+
+
+def said(model: Any, task: Any, text: list[int]) -> torch.Tensor:
+    """(n, C) by the stock model, or (D,) where vectors are pooled."""
+    batch = pad([text])
+    with torch.no_grad():
+        out = model(**batch)
+    if task.NAME == "answer":
+        return torch.stack([out.start_logits[0], out.end_logits[0]], -1)
+    if task.NAME == "embed":
+        return pool(out.last_hidden_state, batch["attention_mask"], task.pooling)[0]
+    return out.logits[0]
+
+
+@pytest.mark.parametrize("probes", [None, PROBES])
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+@pytest.mark.parametrize(
+    ("task", "head"),
+    [
+        (Tags(), "tokens"),
+        (Answer(), "answer"),
+        (Embed(), "encoder"),
+        (Embed(pooling="cls"), "encoder"),
+    ],
+)
+def test_words_of_other_heads(
+    task: Any, head: str, family: str, probes: torch.Tensor | None, tmp_path: Path
+) -> None:
+    """A line for each token where the head answers so; scores as ever; states of the first token
+    only where it is all that the head reads."""
+    model = make_model(family, head=head)
+    found = taught(model, probes, task)
+    found.save(tmp_path / "teacher")
+    by_token = head != "encoder"
+    for one in (found, Teacher.load(tmp_path / "teacher")):
+        assert bool(one.by_token) == by_token
+        assert len(one.logits) == (sum(map(len, TEXTS)) if by_token else len(TEXTS))
+        assert len(one.states) == (0 if task.whole else len(TEXTS))
+        rows = [3, 0, 2]
+        extras = one.extras(rows, 24)
+        assert ("teacher_states" in extras) == (not task.whole)
+        for b, row in enumerate(rows):
+            n, told = len(TEXTS[row]), extras["teacher_logits"][b]
+            wanted = said(model, task, TEXTS[row])
+            torch.testing.assert_close(told[:n] if by_token else told, wanted, atol=1e-4, rtol=1e-4)
+            assert not by_token or told[n:].abs().sum() == 0
+    if probes is None and family == "bert":  # the last layer is computed in full for them all
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            last = model(**pad([TEXTS[0]]), output_attentions=True).attentions[-1]
+        own = found.scores[: found.starts[1], 0]
+        np.testing.assert_allclose(np.exp(own), last[0].mean((0, 1)), atol=1e-5)
 
 
 def test_extras_follow_the_rows_of_a_batch() -> None:

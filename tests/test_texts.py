@@ -290,6 +290,16 @@ def test_windows_of_a_pair(files: dict[str, Path]):
     assert joined(contents(rows[:-1]), 2) == list(range(4, 34))
 
 
+def test_windows_of_two_long_texts_are_of_the_second(files: dict[str, Path]):
+    """Not every piece of the one beside every piece of the other: that would be their product."""
+    texts = load(files["words"], 24, task=Classify(stride=2))
+    one, two = (" ".join(f"w{i}" for i in range(start, start + 40)) for start in (0, 20))
+    single, *pair = texts.encode(["w1", (one, two)])
+    assert (single.text, [row.text for row in pair]) == (0, [1] * len(pair))
+    assert {tuple(row.ids[:10].tolist()) for row in pair} == {(0, *range(4, 12), 2)}
+    assert joined([row.ids[10:-1].tolist() for row in pair], 2) == list(range(24, 64))
+
+
 @pytest.mark.parametrize("task", [Classify(stride=500), Answer(stride=500), Tags(stride=500)])
 def test_an_overlap_that_leaves_no_room_is_less(files: dict[str, Path], task: Any):
     texts = load(files["words"], 12, task=task)
@@ -340,7 +350,7 @@ def test_answers_are_looked_for_in_windows(
         assert (row.places[row.segments == 0] == -1).all()
         assert row.places[-1].tolist() == [-1, -1]
         own = row.places[len(asked) + 2 : -1]
-        words = tokenizer.convert_ids_to_tokens(row.ids[len(asked) + 2 : -1])
+        words = tokenizer.convert_ids_to_tokens(row.ids[len(asked) + 2 : -1].tolist())
         for (a, b), word in zip(own, words, strict=True):
             assert context[a:b].lower() == word.removeprefix("##")
         places += own[stride if places else 0 :].tolist()
@@ -376,7 +386,7 @@ def test_windows_of_contexts_equal_transformers(
 
 def test_places_count_the_characters_of_the_context(files: dict[str, Path]):
     (row,) = load(files["pieces"], task=Answer()).encode([("é?", "É 中\x01 xY")])
-    tokens = TOKENIZERS["pieces"].convert_ids_to_tokens(row.ids)
+    tokens = TOKENIZERS["pieces"].convert_ids_to_tokens(row.ids.tolist())
     assert tokens == ["[CLS]", "e", "?", "[SEP]", "e", "中", "x", "##y", "[SEP]"]
     assert row.places is not None
     assert row.places[4:8].tolist() == [[0, 1], [2, 3], [5, 6], [6, 7]]
@@ -459,7 +469,8 @@ def test_a_word_that_is_split_over_two_windows(files: dict[str, Path]):
 
 def test_words_may_hold_blanks_and_be_dropped(files: dict[str, Path]):
     (row,) = load(files["pieces"], task=Tags()).encode([["a b", "\x01", "\x01c", "\ud800"]])
-    assert TOKENIZERS["pieces"].convert_ids_to_tokens(row.ids[1:-1]) == ["a", "b", "c", "?"]
+    tokens = TOKENIZERS["pieces"].convert_ids_to_tokens(row.ids[1:-1].tolist())
+    assert tokens == ["a", "b", "c", "?"]
     assert row.places is not None
     assert row.places[1:-1].tolist() == [[0, 0], [0, 1], [2, 0], [3, 0]]
 

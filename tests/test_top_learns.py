@@ -34,6 +34,7 @@ from toprune.families import sizes_of
 from toprune.fit import Training
 from toprune.methods.top import Top
 from toprune.plan import Plan, Score
+from toprune.tasks import Classify
 from toprune.tokens import Tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -97,7 +98,7 @@ class Randomly(Follow):
 def outcome(model: Any) -> tuple[float, list[float]]:
     """On the test set: accuracy, and the share of marked words that enter layers 1, 2 and 3."""
     tokenizer = make_tokenizer()
-    features = encode(tokenizer, load(DATA, task="classify")["test"], 64)
+    features = encode(tokenizer, Classify(), load(DATA, task="classify")["test"], 64)
     batch = Collate(tokenizer)(features)
     labels = batch.pop("labels")
     marks = torch.tensor(tokenizer.convert_tokens_to_ids(synthetic.MARKED))
@@ -116,7 +117,7 @@ def outcome(model: Any) -> tuple[float, list[float]]:
 
 def executed(model: Any, plan: Plan) -> float:
     """Real reduction on the training texts, counted here and not read from the report."""
-    features = encode(make_tokenizer(), load(DATA, task="classify")["train"], 64)
+    features = encode(make_tokenizer(), Classify(), load(DATA, task="classify")["train"], 64)
     return reduction(sizes_of(model), plan, lengths(features)).unpadded
 
 

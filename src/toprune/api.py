@@ -15,8 +15,9 @@ from toprune.attachment import attach, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget
 from toprune.bundle import Bundle, read_report
+from toprune.columns import Columns
 from toprune.cost import reduction
-from toprune.data import Columns, Examples, split_validation
+from toprune.data import Examples, split_validation
 from toprune.encode import Collate, encode, lengths, rows_of
 from toprune.errors import UserError
 from toprune.evaluation import answers_of, load_answers, save_answers
@@ -42,12 +43,15 @@ from toprune.processes import processes
 from toprune.report import evaluation_report, prune_report
 from toprune.stages import Job, Outcome, check_reach, run, settings_of
 from toprune.tasks import TASKS, Task, make_task
+from toprune.tasks.answer import Answer, best_threshold
 from toprune.tasks.classify import class_names
+from toprune.tasks.embed import BROUGHT
 from toprune.tasks.multilabel import Multilabel
 from toprune.workplace import check_out, publish, settle, workplace
 
 LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
 QUERY_STAYS = ("rank",)  # tasks whose first text is what the answer is about
+TUNED = 1000  # training questions that choose a threshold
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
 
@@ -83,6 +87,8 @@ def finetune(
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     training = training or Training(**FINETUNE | dict(recipe.finetune))
     kind, glue = _task(task, model)
+    if kind.HEAD == "encoder":
+        raise UserError(BROUGHT)
     data = _data(data)
     check_out(Path(out), overwrite=overwrite)
     train_set, held_out = _sets(data, kind, glue, training.seed)
@@ -115,6 +121,7 @@ def finetune(
             resume=resume,
         )
         said = answers_of(dense, kind, tests, collate)
+        kind = _tuned(dense, kind, tokenizer, train_set, limit)
         report = as_reported(evaluation_report(kind, said, rows_of(tests), held_out), glue)
         told = {"max_length": limit, "provenance": {"settings": settings}}
         publish(work, Bundle(dense, tokenizer, None, report | told))
@@ -193,8 +200,9 @@ def prune(
         outcome = run(job, resume=resume)
         attach(student, outcome.plan)
         pruned = answers_of(student, kind, tests, Collate(tokenizer), "evaluating pruned")
+        tuned = _tuned(student, kind, tokenizer, train_set, limit)
         detach(student)
-        report = prune_report(job, outcome, held_out, rows_of(tests), dense, pruned, limit)
+        report = prune_report(job, tuned, outcome, held_out, rows_of(tests), dense, pruned, limit)
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
         plan = replace(outcome.plan, provenance=report["provenance"])
@@ -269,6 +277,10 @@ def _task(task: str | Task, model: Source) -> tuple[Task, Glue | None]:
 
 def settle_task(name: str, model: Source, settings: Mapping[str, Any]) -> Task:
     """The task with these settings, and for the others those that the model's directory says."""
+    if find(name) is not None:
+        raise UserError(
+            f"{name} is read as GLUE has it, without settings; leave out: {', '.join(settings)}"
+        )
     return make_task(name, _told(name, model) | dict(settings))
 
 
@@ -329,6 +341,18 @@ def _encode(
         positions=max_positions(config),
         segments=has_segments(config),
     )
+
+
+def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: int) -> Task:
+    """With the threshold for "no answer" that serves the training questions best: the reported ones
+    must not choose it."""
+    if not (isinstance(kind, Answer) and kind.no_answer) or train_set.labels is None:
+        return kind
+    some = np.random.default_rng(0).permutation(len(train_set))[:TUNED]
+    chosen = train_set.take(np.sort(some))
+    features = _encode(model, tokenizer, kind, chosen, limit)
+    said = answers_of(model, kind, features, Collate(tokenizer), "choosing a threshold")
+    return replace(kind, threshold=best_threshold(kind.judge(said, rows_of(features), chosen)))
 
 
 def _limit(model: Any, task: Task, data: Data, glue: Glue | None) -> int:

@@ -16,7 +16,7 @@ from toprune import options as o
 from toprune import tables
 from toprune.errors import UserError
 from toprune.plan import Plan
-from toprune.terminal import OneLine, hush, tell
+from toprune.terminal import OneLine, hush, tell, warn_in_one_line
 
 SOFT_SHARE = 0.2  # of the epochs in which masks are learned
 
@@ -340,6 +340,8 @@ def evaluate(
     if runtime != "torch":
         from toprune.run.runner import Runner
 
+        if not debug:
+            warn_in_one_line()
         runner = Runner(
             bundle, precision=precision, threads=threads, runtime=runtime, max_length=max_length
         )
@@ -361,7 +363,15 @@ def evaluate(
         from toprune.run.bulk import score_file
 
         with bar("scoring", None) as advance:
-            count = score_file(runner, data, out, text=text, pair=pair, progress=advance)
+            count = score_file(
+                runner,
+                data,
+                out,
+                text=text,
+                pair=pair,
+                skip_bad_rows=skip_bad_rows,
+                progress=advance,
+            )
         tell({"rows": count, "out": str(out)}, as_json, f"{count} answers are in {out}.")
         return
     if out is not None:
@@ -383,6 +393,7 @@ def bench(
     split: o.Split = None,
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
     lengths: Annotated[
         str | None, typer.Option(help="Lengths of random texts in tokens, like 128,256,512.")
     ] = None,
@@ -406,8 +417,14 @@ def bench(
     texts = None
     if data is not None:
         columns = _columns(text, pair, None)
-        task = Sheet.load(bundle).task
-        texts = load_texts(data, task=task, glue=glue_in(bundle), columns=columns, split=split)
+        texts = load_texts(
+            data,
+            task=Sheet.load(bundle).task,
+            glue=glue_in(bundle),
+            columns=columns,
+            split=split,
+            skip_bad_rows=skip_bad_rows,
+        )
     report = race(
         bundle,
         texts=texts,
@@ -477,7 +494,7 @@ def _task(name: str, model: str, **settings: Any) -> Any:
 
 
 def _columns(text: str | None, pair: str | None, label: str | None) -> Any:
-    from toprune.data import Columns
+    from toprune.columns import Columns
 
     return Columns(text, pair, label)
 

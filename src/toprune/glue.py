@@ -10,16 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from toprune.data import (
-    Columns,
-    Examples,
-    choose_columns,
-    choose_splits,
-    from_tables,
-    load,
-    present_in,
-    read_texts,
-)
+from toprune.columns import Columns, choose_columns, present_in
+from toprune.data import Examples, choose_splits, from_tables, load, read_texts
 from toprune.errors import UserError
 from toprune.labels import fold
 from toprune.plan import Score
@@ -336,6 +328,11 @@ def load_sets(
 def load_labelled(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
     """The set to evaluate on, of `load_sets`: the asked one, or what is furthest from training."""
     chosen = _furthest(load_sets(source, glue=glue, **how), glue)
+    if chosen.labels is None and how.get("task") == "embed":
+        raise UserError(
+            "a model without a head makes vectors, which are judged by pairs of texts (--pair) and "
+            "their similarity (--label); for other tasks run 'toprune finetune' on it first"
+        )
     if chosen.labels is None:
         raise UserError("evaluation needs labels; name their column with --label")
     return chosen

@@ -17,12 +17,14 @@ def with_intervals(task: Task, judged: np.ndarray, seed: int = 0) -> dict[str, d
 
 
 def paired(
-    task: Task, dense: np.ndarray, pruned: np.ndarray, seed: int = 0
+    task: Task, dense: np.ndarray, pruned: np.ndarray, tuned: Task | None = None, seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Pruned minus dense on the same units: difference, interval, two-sided bootstrap p."""
-    a, b = task.metrics(dense), task.metrics(pruned)
+    """Pruned minus dense on the same units: difference, interval, two-sided bootstrap p. `tuned`:
+    the task with the pruned model's own settings, where they differ."""
+    tuned = tuned or task
+    a, b = task.metrics(dense), tuned.metrics(pruned)
     draws = [
-        (task.metrics(dense[i]), task.metrics(pruned[i])) for i in _resamples(len(dense), seed)
+        (task.metrics(dense[i]), tuned.metrics(pruned[i])) for i in _resamples(len(dense), seed)
     ]
     out: dict[str, dict[str, float]] = {}
     for name in a:

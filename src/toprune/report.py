@@ -75,6 +75,7 @@ def _about(task: Task, examples: Examples) -> dict[str, Any]:
 
 def prune_report(
     job: "Job",
+    tuned: Task,
     outcome: "Outcome",
     held_out: Examples,
     rows: "Sequence[Row]",
@@ -82,14 +83,15 @@ def prune_report(
     pruned: "Sequence[np.ndarray]",
     max_length: int,
 ) -> dict[str, Any]:
-    """Asked, expected, executed; dense and pruned side by side on what training never saw."""
+    """Asked, expected, executed; dense and pruned side by side on what training never saw. `tuned`:
+    the task with the settings that the pruned model is to be served with."""
     from toprune.families import sizes_of
     from toprune.stages import settings_of as run_settings
 
     sizes = sizes_of(job.model)
     done = reduction(sizes, outcome.plan, job.lengths, max_length=max_length)
     task = job.task
-    report: dict[str, Any] = _about(task, held_out) | {
+    report: dict[str, Any] = _about(tuned, held_out) | {
         "max_length": max_length,
         "budget": {
             "asked": job.budget.asked,
@@ -105,6 +107,6 @@ def prune_report(
     if held_out.labels is not None:
         before, after = (task.judge(said, rows, held_out) for said in (dense, pruned))
         report["dense"] = with_intervals(task, before)
-        report["pruned"] = with_intervals(task, after)
-        report["difference"] = paired(task, before, after)
+        report["pruned"] = with_intervals(tuned, after)
+        report["difference"] = paired(task, before, after, tuned)
     return report

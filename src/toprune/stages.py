@@ -124,9 +124,10 @@ def check_reach(job: Job) -> None:
         sizes, job.lengths, job.top.first, job.min_tokens, job.restore, job.score
     )
     if job.budget.reduction > most:
+        kept = "" if job.protect_until is None else ", or give up --protect-first"
         raise UserError(
             f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
-            f"to {int(most * 100) / 100:.2f}x at most; ask for less"
+            f"to {int(most * 100) / 100:.2f}x at most; ask for less{kept}"
         )
 
 

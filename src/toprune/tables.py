@@ -9,6 +9,16 @@ from rich.text import Text
 
 Figure = dict[str, float]  # value, low, high; p where two models are compared
 
+AGREEMENT = {  # what `Task.agreement` says, times 100
+    "classify": "Dense and pruned predict the same for {:.1f} % of them.",
+    "regress": "Dense and pruned predictions correlate by {:.1f} (Pearson).",
+    "multilabel": "Dense and pruned give the same labels to {:.1f} % of them.",
+    "rank": "Dense and pruned put the same document on top for {:.1f} % of the queries.",
+    "answer": "Dense and pruned give the same answer to {:.1f} % of them.",
+    "tokens": "Dense and pruned give the same tag to {:.1f} % of the words.",
+    "embed": "The cosine of dense and pruned vectors is {:.1f} in the mean (times 100).",
+}
+
 
 def pruned(report: dict[str, Any]) -> Group:
     """What `prune` found: the metrics side by side, then what was asked for and what runs."""
@@ -122,10 +132,7 @@ def _figure(figure: Figure, sign: str = "") -> str:
 
 
 def _agreement(report: dict[str, Any]) -> Text:
-    share = 100 * report["agreement"]
-    if report["task"] == "classify":
-        return Text(f"Dense and pruned predict the same for {share:.1f} % of them.")
-    return Text(f"Dense and pruned predictions correlate by {share:.1f} (Pearson).")
+    return Text(AGREEMENT[report["task"]].format(100 * report["agreement"]))
 
 
 def _budget(report: dict[str, Any]) -> Table:

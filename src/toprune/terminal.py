@@ -58,6 +58,11 @@ def hush(debug: bool) -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    warn_in_one_line()
+
+
+def warn_in_one_line() -> None:
+    """Our own warnings, as we tell errors; nobody else's."""
     warnings.simplefilter("ignore")
     warnings.filterwarnings("always", category=UserWarning, module=r"toprune\b")
     warnings.showwarning = lambda message, *_, **__: typer.echo(f"toprune: {message}", err=True)

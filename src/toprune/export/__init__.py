@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from toprune.bundle import Bundle
-from toprune.data import Columns
+from toprune.columns import Columns
 from toprune.errors import UserError
 from toprune.export.graph import dense_plan, input_names, write_onnx
 from toprune.export.parity import check, draw, guarded, shapes

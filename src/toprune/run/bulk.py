@@ -2,14 +2,16 @@
 
 import json
 import os
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toprune.data import Columns, as_text, choose_columns
+from toprune.columns import Columns, choose_columns
 from toprune.errors import UserError
+from toprune.labels import as_text, name_rows
 from toprune.progress import Advance
 from toprune.sources import stream
 
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from toprune.run.texts import Text
 
 PEEK = 1000  # rows whose fields are looked at before the first is scored: JSON lines may differ
+MEND = "mend it, or go on without such rows: --skip-bad-rows"
+
+
+class Empty(UserError):
+    """A row without a text: the others can do without it."""
 
 
 def score_file(
@@ -27,14 +34,16 @@ def score_file(
     *,
     text: str | None = None,
     pair: str | None = None,
+    skip_bad_rows: bool = False,
     progress: Advance | None = None,
 ) -> int:
     """Answer every row of a JSONL, CSV, TSV or Parquet file (also .gz); returns their number.
 
     `out` is JSONL: the row's own fields and the answer (see `Runner.predict`), one row for each
-    row, in order. Where the data have fields of those names (their own labels), nothing is
-    lost: the answer is `predicted_label` and `predicted_score`. Columns are guessed as everywhere
-    (`data.choose_columns`). `out` appears when it is whole.
+    row that has a text, in order; a row without one is refused, or left out with a warning. Where
+    the data have fields of those names (their own labels), nothing is lost: the answer is
+    `predicted_label` and `predicted_score`. Columns are guessed as everywhere
+    (`columns.choose_columns`). `out` appears when it is whole.
     """
     source, out = Path(source), Path(out)
     _check_out(source, out)
@@ -44,7 +53,15 @@ def score_file(
     present = list(dict.fromkeys(name for row in seen for name in row))
     if seen:
         columns = choose_columns(columns, present, runner.task.NAME)
-    answered = _answered(runner, chain(seen, rows), columns, present)
+    if columns.pair is not None and runner.task.HEAD == "encoder":
+        raise UserError(
+            f"a vector is of one text, not of {columns.text!r} and {columns.pair!r}; "
+            "name its column with --text"
+        )
+    empty: list[int] = []
+    answered = _answered(
+        runner, chain(seen, rows), columns, present, empty if skip_bad_rows else None
+    )
     count = 0
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
@@ -61,22 +78,33 @@ def score_file(
         ) from error
     finally:
         draft.unlink(missing_ok=True)
+    if empty:
+        warnings.warn(f"no text in {name_rows(empty)}: left out", stacklevel=1)
     return count
 
 
 def _answered(
-    runner: "Runner", rows: Iterable[dict[str, Any]], columns: Columns, present: Iterable[str]
+    runner: "Runner",
+    rows: Iterable[dict[str, Any]],
+    columns: Columns,
+    present: Iterable[str],
+    empty: list[int] | None,
 ) -> Iterator[dict[str, Any]]:
+    """Rows with their answers. empty: where the numbers of rows without a text go, from 0; None:
+    the first such row ends it."""
     waiting: deque[tuple[int, dict[str, Any]]] = deque()  # read, but not yet answered: one window
 
     def texts() -> "Iterator[Text]":
         for number, row in enumerate(rows, 1):
-            waiting.append((number, row))
-            if runner.task.HEAD == "tokens":
-                yield _words(row, columns.text, number)
+            try:
+                text = _text(runner, row, columns, number)
+            except Empty:
+                if empty is None:
+                    raise
+                empty.append(number - 1)
                 continue
-            first = _cell(row, columns.text, number)
-            yield first if columns.pair is None else (first, _cell(row, columns.pair, number))
+            waiting.append((number, row))
+            yield text
 
     prefix: str | None = None
     for answer in runner.predictions(texts()):
@@ -90,12 +118,19 @@ def _answered(
         yield row | answer
 
 
+def _text(runner: "Runner", row: Mapping[str, Any], columns: Columns, number: int) -> "Text":
+    if runner.task.HEAD == "tokens":
+        return _words(row, columns.text, number)
+    first = _cell(row, columns.text, number)
+    return first if columns.pair is None else (first, _cell(row, columns.pair, number))
+
+
 def _words(row: Mapping[str, Any], column: str | None, number: int) -> list[str]:
     """A list of words, or a text with spaces between them."""
     found = row.get(str(column))
     words = found.split() if isinstance(found, str) else found
     if not isinstance(words, list) or not words:
-        raise UserError(f"row {number} has no words in column {column!r}; drop the row")
+        raise Empty(f"row {number} has no words in column {column!r}; {MEND}")
     return [str(word) for word in words]
 
 
@@ -107,7 +142,7 @@ def _cell(row: Mapping[str, Any], column: str | None, number: int) -> str:
             f"column {column!r} holds {problem} in row {number}, not a text; name another column"
         ) from problem
     if not found:
-        raise UserError(f"row {number} has no text in column {column!r}; drop the row")
+        raise Empty(f"row {number} has no text in column {column!r}; {MEND}")
     return found
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from toprune.data import Columns
+from toprune.columns import Columns
 from toprune.errors import UserError
 from toprune.glue import Glue, as_reported, load_labelled
 from toprune.progress import bar

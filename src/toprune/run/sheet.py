@@ -69,8 +69,9 @@ class Sheet:
             f"inputs must be {', '.join(INPUTS)} or the first two, not {list(self.inputs)}",
         )
         _require(
-            self.labels is None or (self.task in LABELLED and len(self.labels) > 0),
-            "labels must be names of classes or tags",
+            self.labels is None
+            or (self.task in LABELLED and len(self.labels) > (self.task == "classify")),
+            "labels must be names of classes (for classify, two or more) or of tags",
         )
         for name, digest in self.files.items():
             _require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")

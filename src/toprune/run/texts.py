@@ -64,12 +64,13 @@ class Texts:
         self._words = self._reads == "tokens"
         # What a window shares with the one before it must leave room for something new.
         stride = min(self._stride or 0, (max_length - least) // 3)
-        strategy = "only_second" if self._reads == "answer" else "longest_first"
-        tokenizer.enable_truncation(max_length, stride=stride, strategy=strategy, direction=side)
+        cut: dict[str, Any] = {"max_length": max_length, "stride": stride, "direction": side}
+        tokenizer.enable_truncation(**cut, strategy="longest_first")
         tokenizer.no_padding()
-        self._tokenizer = self._uncut = tokenizer
-        if self._reads == "answer":  # to see how long a question is
-            self._uncut = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer = self._second = self._uncut = tokenizer
+        if self._stride is not None and not self._words:  # windows of a pair are of its second text
+            self._second, self._uncut = (Tokenizer.from_str(tokenizer.to_str()) for _ in range(2))
+            self._second.enable_truncation(**cut, strategy="only_second")
             self._uncut.no_truncation()
         self.first = _first(tokenizer)
 
@@ -117,13 +118,16 @@ class Texts:
         return {name: batch[name] for name in self.inputs}
 
     def _encode(self, chunk: Sequence[Any]) -> list[Encoding]:
-        if self._reads == "answer":
-            return self._tokenizer.encode_batch([self._shortened(pair) for pair in chunk])
         if self._words:
             return self._tokenizer.encode_batch(chunk, is_pretokenized=True)
-        if self._stride is not None:  # the fast way forgets the segments of all windows but one
-            return self._tokenizer.encode_batch(chunk)
-        return self._tokenizer.encode_batch_fast(chunk)
+        if self._stride is None:
+            return self._tokenizer.encode_batch_fast(chunk)
+        # In windows: the fast way would forget the segments of all of them but one.
+        pairs = {i: self._shortened(text) for i, text in enumerate(chunk) if type(text) is tuple}
+        others = {i: text for i, text in enumerate(chunk) if i not in pairs}
+        found = dict(zip(pairs, self._second.encode_batch([*pairs.values()]), strict=True))
+        found |= zip(others, self._tokenizer.encode_batch([*others.values()]), strict=True)
+        return [found[i] for i in range(len(chunk))]
 
     def _row(self, encoding: Encoding, text: int, begun: dict[int, Any]) -> Row:
         places = None
@@ -136,7 +140,7 @@ class Texts:
         return Row(np.array(encoding.ids, np.int64), types, text, places)
 
     def _shortened(self, pair: tuple[str, str]) -> tuple[str, str]:
-        """A question that would leave no room for its context loses its end."""
+        """A question (or first text) that would leave no room for its context loses its end."""
         question, context = pair
         encoding = self._uncut.encode(question, add_special_tokens=False)
         if len(encoding.ids) <= self._question:

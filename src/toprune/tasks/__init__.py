@@ -1,6 +1,7 @@
 """Tasks: what a text is asked. One frozen dataclass each; its fields are the task's settings, which
 go into the bundle, so that the runtime reads, pools and decides as was measured."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -100,16 +101,18 @@ def make_task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
     try:
         return TASKS[name](**(settings or {}))
     except TypeError as problem:
-        known = ", ".join(field.name for field in fields(TASKS[name])) or "none"
+        known = [field.name for field in fields(TASKS[name])]
+        odd = [key for key in settings or {} if key not in known] or list(settings or {})
         raise UserError(
-            f"the task {name} has no such setting ({', '.join(settings or {})}); it has: {known}"
+            f"the task {name} has no such setting ({', '.join(odd)}); "
+            f"it has: {', '.join(known) or 'none'}"
         ) from problem
 
 
 def settings_of(task: Task) -> dict[str, Any]:
     """The task's settings as plain JSON."""
     made: Any = task
-    return asdict(made)
+    return json.loads(json.dumps(asdict(made)))
 
 
 def task_for(report: Mapping[str, Any], config: Any) -> Task:

@@ -1,0 +1,60 @@
+"""A dense cross-encoder and its pruned twin rerank the same candidates: how well, and how fast?
+
+    toprune prune --task rank --model dense/ --data train.jsonl --budget 3x --out pruned/
+    toprune export pruned/
+    python examples/rerank.py dense/ pruned/ pairs.jsonl      # rows: query, document, label
+
+To CrossEncoder a bundle is an ordinary directory, whose weights it runs over every token. With the
+plan attached it drops tokens, in torch; the ONNX file has the plan inside. Where optimum-onnx is
+installed (on transformers 4), CrossEncoder("pruned/", backend="onnx") runs that very file.
+"""
+
+import sys
+from shutil import copytree
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from sentence_transformers import CrossEncoder
+
+import toprune
+from toprune.data import load
+from toprune.export import export
+from toprune.measure import interleave, ratio
+from toprune.tasks.rank import Rank, ranking
+
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
+dense, pruned, data = sys.argv[1:]
+candidates = load(data, task="rank", split="test")["test"]
+queries, documents = candidates.texts, candidates.pairs or []
+pairs = list(zip(queries, documents, strict=True))
+some = pairs[:64]  # to be timed
+torch.set_num_threads(1)  # one thread for everybody: nobody's pool waits on another's core
+fast = toprune.Runner(pruned, threads=1)
+with TemporaryDirectory() as copy:  # dense, but written and run as the pruned file is
+    export(copytree(dense, copy, dirs_exist_ok=True))
+    slow = toprune.Runner(copy, threads=1, max_length=fast.sheet.max_length)
+same = {"max_length": fast.sheet.max_length, "activation_fn": torch.nn.Identity(), "device": "cpu"}
+before, stock, after = (CrossEncoder(model, **same) for model in (dense, pruned, pruned))
+toprune.attach(after.model, fast.plan)
+rerankers = {
+    "dense CrossEncoder": before.predict,
+    "pruned CrossEncoder, no plan": stock.predict,  # every token stays: the same speed
+    "pruned CrossEncoder": after.predict,
+    "dense ONNX": slow,
+    "pruned ONNX": fast,
+}
+turns = {name: lambda score=score: score(some) for name, score in rerankers.items()}
+times = interleave(turns, rounds=10, seconds=120)
+rows, rank = [row for row, _ in fast.read(pairs)], Rank()
+print(f"{'reranker':28}  nDCG@10  ms a pair  best for '{queries[0]}'")
+for name, score in rerankers.items():
+    scores = score(pairs).reshape(-1, 1)  # (N, 1) logits
+    ndcg = rank.metrics(rank.judge(scores, rows, candidates))["ndcg@10"]
+    best = documents[ranking(scores[:, 0], queries)[0][1][0]]
+    each = 1000 * np.median(times[name]) / len(some)
+    print(f"{name:28}  {ndcg:7.4f}  {each:9.2f}  {best:.60}")
+for kind in ("CrossEncoder", "ONNX"):
+    value, low, high = ratio(times[f"dense {kind}"], times[f"pruned {kind}"]).values()
+    print(f"pruned {kind} is {value:.2f}x as fast as dense {kind} ({low:.2f} to {high:.2f})")
