@@ -389,10 +389,13 @@ def test_restore_keep_all_is_the_stock_model(rows: Texts, score: str) -> None:
         assert_all_same(
             tagged(make_plan("bert", *steps, score=score, restore="last"), rows), expected
         )
+        assert_all_same(
+            tagged(make_plan("bert", *steps, score=score, restore="zero"), rows), expected
+        )
 
 
-@given(plan=plans("bert", restore="last"), rows=texts())
-@settings(deadline=None, max_examples=25)
+@given(plan=plans("bert", restore="last") | plans("bert", restore="zero"), rows=texts())
+@settings(deadline=None, max_examples=40)
 def test_restore_masked_gathered_and_alone_are_one(plan: Plan, rows: Texts) -> None:
     alone = [tagged(plan, [row])[0] for row in rows]
     assert_all_same(tagged(plan, rows), alone)
@@ -415,6 +418,19 @@ def test_dropped_tokens_keep_their_last_state(gather: bool) -> None:
         torch.testing.assert_close(out[b, gone], stock.hidden_states[2][b, gone])
         for i in kept[2]:
             assert not torch.allclose(out[b, i], stock.hidden_states[2][b, i])
+
+
+@pytest.mark.parametrize("gather", [True, False])
+def test_dropped_tokens_come_back_as_zeros(gather: bool) -> None:
+    model = attach(
+        copy.deepcopy(tagger()), make_plan("bert", (1, "1/3"), restore="zero"), gather=gather
+    )
+    with torch.no_grad():
+        out = model.base_model(**pad(TEXTS)).last_hidden_state
+    for b, (row, kept) in enumerate(zip(TEXTS, places(model), strict=True)):
+        told = set(torch.nonzero(out[b].abs().sum(-1)).flatten().tolist())
+        assert told == kept[2]
+        assert len(told) == max(2, -(-len(row) // 3))
 
 
 def test_restored_models_copy_and_give_tuples() -> None:

@@ -505,6 +505,13 @@ def _questions(count: int) -> Rows:
     return rows
 
 
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals are not what these tests are about."""
+    monkeypatch.setattr("toprune.intervals.DRAWS", 20)
+
+
+@pytest.mark.usefixtures("few_draws")
 def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # random weights of this size are chaotic (see test_export.py)
     monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
@@ -546,7 +553,7 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_vectors(tmp_path: Path):
     base = save_model(tmp_path / "base", make_model(head="encoder"))
-    data = write(tmp_path / "texts.jsonl", synthetic.rows(40, 0))
+    data = write(tmp_path / "texts.jsonl", synthetic.rows(24, 0))
     words = ("prune", "--model", base, "--task", "embed", "--data", data, "--epochs", 0)
     out = succeed(*words, "--budget", "2x", "--pooling", "cls", "--out", tmp_path / "cls")
     assert "The cosine of dense and pruned vectors" in out
@@ -554,11 +561,12 @@ def test_vectors(tmp_path: Path):
     assert read_pooling(tmp_path / "cls") == {"pooling": "cls", "normalize": True}
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_a_ranker_keeps_its_query(tmp_path: Path):
     base = save_model(tmp_path / "base", make_model(num_labels=1))
     pairs = [
         {"query": f"w{i // 4}", "document": row["text"], "label": int(i % 4 == 0)}
-        for i, row in enumerate(synthetic.rows(40, 0))
+        for i, row in enumerate(synthetic.rows(24, 0))
     ]
     data = write(tmp_path / "pairs.jsonl", pairs)
     words = ("prune", "--model", base, "--task", "rank", "--data", data, "--budget", "1.5x")

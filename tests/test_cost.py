@@ -24,7 +24,7 @@ TINY = Sizes(layers=2, width=2, heads=1, inner=3)
 HALF = Plan("bert", 2, 2, "received", (Step(0, Fraction(1, 2)),))
 BERT = Sizes(layers=12, width=768, heads=12, inner=3072)
 
-restores: st.SearchStrategy[Restore] = st.sampled_from(["none", "last"])
+restores: st.SearchStrategy[Restore] = st.sampled_from(["none", "last", "zero"])
 
 
 @st.composite
@@ -68,7 +68,7 @@ def counted(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
         if layer in steps and plan.score == "probe" and not ranked:
             macs, ranked = macs + multiply(alive, d, 1), True
         kept = min(n, max(plan.keep(steps[layer], n), held)) if layer in steps else alive
-        fed = 1 if short else kept if plan.restore == "none" else alive
+        fed = 1 if short else alive if plan.restore == "last" else kept
         macs += multiply(fed, d, sizes.inner) + multiply(fed, sizes.inner, d)
         alive = kept
     return macs
@@ -156,7 +156,7 @@ def test_expected_is_executed_where_counts_are_whole(
     assert share == pytest.approx(1 / reduction(sizes, plan, histogram).unpadded, rel=1e-12)
 
 
-@pytest.mark.parametrize("restore", ["none", "last"])
+@pytest.mark.parametrize("restore", ["none", "last", "zero"])
 def test_expected_share_in_torch(restore: Restore) -> None:
     lengths = Lengths.of([20, 53, 100])
     ratios = torch.tensor([0.9, 0.6, 0.6, 0.3, 0.1], dtype=torch.float64, requires_grad=True)

@@ -32,6 +32,7 @@ from toprune.tasks import (
     Regress,
     Tags,
     Task,
+    restore_of,
     settings_of,
     texts_of,
 )
@@ -47,6 +48,7 @@ TASKS: dict[str, tuple[Task, int]] = {  # with the outputs of the head
     "answer": (Answer(stride=4), 2),
     "tokens": (Tags(stride=0), 3),
     "embed mean": (Embed(pooling="mean"), 2),
+    "embed restored": (Embed(pooling="mean", dropped="last"), 2),
     "embed cls": (Embed(pooling="cls"), 2),
 }
 
@@ -103,8 +105,7 @@ def make_examples(task: Task, count: int = 40, seed: int = 0) -> Examples:
 def make_plan(task: Task, score: Score, family: str = "bert") -> Plan:
     probe = tuple(np.random.default_rng(1).normal(size=32).tolist()) if score == "probe" else None
     first = {"protect": (2,), "protect_until": 2} if task.HEAD == "answer" else {}
-    restore: Any = "last" if task.whole else "none"
-    return Plan(family, 4, 32, score, STEPS, probe=probe, restore=restore, **first)
+    return Plan(family, 4, 32, score, STEPS, probe=probe, restore=restore_of(task), **first)
 
 
 def worst(one: list[np.ndarray], other: list[np.ndarray]) -> float:
@@ -177,7 +178,7 @@ def test_from_data_to_answers(name: str, score: Score, tmp_path: Path):
     )
     assert bundle.plan is not None
     assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(1.5, rel=0.02)
-    assert (bundle.plan.restore == "last") == task.whole
+    assert bundle.plan.restore == restore_of(task)
     assert bundle.task == task
     assert np.isfinite(bundle.report["agreement"])
     export(tmp_path / "small", int8=True)

@@ -36,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "pair": {"protect": (5,), "protect_until": 2},
     "restore": {"restore": "last"},
     "restored pair": {"restore": "last", "protect_until": 2},
+    "zeros": {"restore": "zero"},
 }
 STEPS = (Step(0, Fraction(3, 5)), Step(1, Fraction(2, 5)), Step(2, Fraction(1, 5)))
 LIMIT = 64
@@ -64,7 +65,7 @@ def token_model(family: str) -> Any:
 def exported(family: str, score: Score, kind: str) -> tuple[Any, Plan, Any]:
     """(model, plan, its file running); made once, for many batches."""
     plan = make_plan(family, score, **KINDS[kind])
-    model = token_model(family) if plan.restore == "last" else make_model(family)
+    model = token_model(family) if plan.restore != "none" else make_model(family)
     path = Path(mkdtemp(prefix="toprune-test-")) / "model.onnx"
     write_onnx(model, plan, path)
     return model, plan, Running(path)
@@ -105,7 +106,7 @@ def test_openvino_runs_the_same_file(family: str, score: Score) -> None:
     assert check(model, plan, OpenVino(engine.path, threads=1).run, LIMIT).worst <= 1
 
 
-@pytest.mark.parametrize("kind", ["restore", "restored pair"])
+@pytest.mark.parametrize("kind", ["restore", "restored pair", "zeros"])
 @pytest.mark.parametrize("score", ["received", "probe"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_file_gives_every_token_back(family: str, score: Score, kind: str) -> None:

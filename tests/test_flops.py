@@ -60,8 +60,9 @@ def test_executed_macs_are_what_torch_counts(family: str, score: str, shape: str
 
 @pytest.mark.parametrize("score", ["received", "probe"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_restoring_costs_what_it_says(score: str, shape: str) -> None:
-    plan = make_plan("bert", *SHAPES[shape], score=score, restore="last")
+@pytest.mark.parametrize("restore", ["last", "zero"])
+def test_restoring_costs_what_it_says(score: str, shape: str, restore: str) -> None:
+    plan = make_plan("bert", *SHAPES[shape], score=score, restore=restore)
     model = attach(copy.deepcopy(stock("bert")), plan)
     assert counted_macs(model, 30) == executed_macs(sizes_of(model), plan, 30)
 

@@ -157,7 +157,7 @@ def test_open_ranks_are_the_dense_model(score: str) -> None:
 
 
 @pytest.mark.parametrize("until", [None, SEP])
-@pytest.mark.parametrize("head", ["sequence", "tokens"])
+@pytest.mark.parametrize("restore", ["none", "last", "zero"])
 @pytest.mark.parametrize("score", ["received", "probe"])
 @given(
     kept=st.lists(st.integers(1, BINS), min_size=LAYERS - 1, max_size=LAYERS - 1),
@@ -165,25 +165,26 @@ def test_open_ranks_are_the_dense_model(score: str) -> None:
 )
 @settings(deadline=None, max_examples=8)
 def test_masks_of_zero_and_one_run_as_their_plan(
-    score: str, head: str, until: int | None, kept: list[int], gates: list[bool]
+    score: str, restore: str, until: int | None, kept: list[int], gates: list[bool]
 ) -> None:
     """What is learned is what will run: the best b of 50 bins open is a plan that keeps b/50. For
-    a head that reads every token, too: those that left come back as they left."""
+    a head that reads every token, too: those that left come back as they left, or as zeros."""
+    head = "sequence" if restore == "none" else "tokens"
     kept = sorted(kept, reverse=True)
     rank = torch.arange(BINS) < torch.tensor(kept)[:, None]
     model = copy.deepcopy(double(head=head))
-    fixed, whole = Fixed(rank, torch.tensor(gates)), head == "tokens"
+    fixed = Fixed(rank, torch.tensor(gates))
     guard: dict[str, Any] = {"protect": (5, 6), "protect_until": until}
-    attach_policy(model, policy(Learn, fixed, score, whole=whole, **guard))
+    attach_policy(model, policy(Learn, fixed, score, restore=restore, **guard))
     steps = [(i, str(Fraction(b, BINS))) for i, b in enumerate(kept) if gates[i]]
     own: dict[str, Any] = {"score": score, "min_tokens": 1} | guard
-    own["restore"] = "last" if whole else "none"
+    own["restore"] = restore
     if score == "probe" and steps:
         own["probe"] = tuple(PROBES[steps[0][0]].tolist())
     hard = attach(copy.deepcopy(double(head=head)), make_plan("bert", *steps, **own))
     # A plan holds its probe in single precision, so ranks could differ at a tie; none here.
     found, expected = logits(model, TEXTS), logits(hard, TEXTS)
-    if whole:  # what is said to padding nobody reads
+    if head == "tokens":  # what is said to padding nobody reads
         live = pad(TEXTS)["attention_mask"].bool()
         found, expected = found[live], expected[live]
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
@@ -206,7 +207,7 @@ def test_padding_and_batch_mates_change_nothing_for_a_head_that_reads_all(score:
     made = torch.Generator().manual_seed(0)
     rank = torch.rand(LAYERS - 1, BINS, generator=made).sub(0.3).clamp(0, 1)
     fixed = Fixed(rank, torch.ones(LAYERS - 1))
-    attach_policy(model, policy(Learn, fixed, score, whole=True, protect_until=SEP))
+    attach_policy(model, policy(Learn, fixed, score, restore="last", protect_until=SEP))
     together, dense = logits(model, TEXTS, extra=4), logits(double(head="tokens"), TEXTS)
     for b, text in enumerate(TEXTS):
         alone = logits(model, [text])[0]

@@ -68,7 +68,7 @@ def plans(draw: st.DrawFn) -> Plan:
         protect=tuple(draw(st.lists(st.integers(0, 2**31)))),
         protect_until=draw(st.none() | st.integers(0, 2**31)),
         min_tokens=draw(st.integers(1, 5)),
-        restore=draw(st.sampled_from(["none", "last"])),
+        restore=draw(st.sampled_from(["none", "last", "zero"])),
         provenance=draw(st.dictionaries(st.text(), st.integers() | st.text() | st.none())),
     )
 
@@ -163,7 +163,7 @@ def test_no_steps_keep_everything() -> None:
         ({"width": 0}, "width"),
         ({"min_tokens": 0}, "min_tokens"),
         ({"score": "random"}, "received or probe"),
-        ({"restore": "first"}, "none or last"),
+        ({"restore": "first"}, "none, last or zero"),
         ({"protect": (-1,)}, "token ids"),
         ({"protect_until": -1}, "token id, not -1"),
         ({"steps": (Step(3, Fraction(1, 2)),)}, "layers 0 to 2"),

@@ -54,7 +54,7 @@ def plans(draw: st.DrawFn, first: int | None = 0) -> Plan:
     layers = sorted(layers if first is None else layers | {first})
     keeps = sorted((Fraction(draw(st.integers(1, 1000)), 1000) for _ in layers), reverse=True)
     score: Score = draw(st.sampled_from(["received", "probe"]))
-    restore: Restore = draw(st.sampled_from(["none", "last"]))
+    restore: Restore = draw(st.sampled_from(["none", "last", "zero"]))
     probe = PROBE if score == "probe" else None
     steps = tuple(map(Step, layers, keeps))
     return Plan("bert", 6, 384, score, steps, probe=probe, protect=(101,), restore=restore)
@@ -164,7 +164,7 @@ def test_the_largest_reachable_budget_is_reached_when_asked() -> None:
 
 
 @pytest.mark.parametrize("score", ["received", "probe"])
-@pytest.mark.parametrize("restore", ["none", "last"])
+@pytest.mark.parametrize("restore", ["none", "last", "zero"])
 @pytest.mark.parametrize("first", range(5))
 @pytest.mark.parametrize("lengths", [COLA, PAIRS], ids=["texts", "pairs"])
 def test_largest_reduction_is_the_lowest_plan(

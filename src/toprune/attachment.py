@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toprune.attention import attend, merge_heads, split_heads
 from toprune.errors import UserError
 from toprune.families import Family, family_of
-from toprune.plan import Plan
+from toprune.plan import Plan, Restore
 from toprune.tokens import (
     Rows,
     Tokens,
@@ -42,7 +42,7 @@ class Policy(Protocol):
 
     protect: tuple[int, ...]  # token ids that always stay
     protect_until: int | None  # a token id: all up to the first one stays
-    whole: bool  # the head reads every row: restore them all, and compute the last layer in full
+    restore: Restore  # of dropped rows, where the head reads all of them
 
     def begin(self) -> None:
         """Called once before the first layer of every forward pass."""
@@ -65,7 +65,7 @@ class Follow:
     def __init__(self, plan: Plan, *, gather: bool = True):
         self.plan, self.gather = plan, gather
         self.protect, self.protect_until = plan.protect, plan.protect_until
-        self.whole = plan.restore == "last"
+        self.restore: Restore = plan.restore
         self.steps = {step.layer: step for step in plan.steps}
         self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
 
@@ -123,7 +123,8 @@ class Run:
 
     @property
     def whole(self) -> bool:
-        return self.policy.whole
+        """The head reads every row: the last layer is computed in full."""
+        return self.policy.restore != "none"
 
     def begin(self, input_ids: Tensor | None, mask: Tensor) -> None:
         self.policy.begin()
@@ -144,8 +145,7 @@ class Run:
         """One layer on its live tokens: attend, score, drop, feed forward. hidden (B, K, D)"""
         tokens = self.at[i]
         assert tokens is not None, "layer called outside the model's forward"
-        whole = self.whole
-        if i == self.last and not whole:  # only the head's row: exact, and a layer almost free
+        if i == self.last and not self.whole:  # only the head's row: exact, and a layer almost free
             state, _ = self._attention(module, hidden[:, :1], hidden, tokens, scored=False)
             self.at[i + 1] = replace(tokens, index=tokens.index[:, :1], alive=tokens.alive[:, :1])
             return self.family.feed_forward(module, state)
@@ -153,7 +153,7 @@ class Run:
         state, received = self._attention(module, hidden, hidden, tokens, scored=scored)
         drop = self.policy.decide(i, state, received, tokens)
         self.at[i + 1] = tokens if drop is None else drop.tokens
-        if not whole:
+        if self.policy.restore != "last":
             kept = state if drop is None or drop.rows is None else take(state, drop.rows)
             return self.family.feed_forward(module, kept)
         states = self.family.feed_forward(module, state)
@@ -177,11 +177,14 @@ class Run:
         return self.family.after_attention(module, merge_heads(context), queries), received
 
     def finish(self, hidden: Tensor) -> Tensor:
-        """Every token back at its place with its last state (B, S, D), for heads that read all."""
+        """Every token back at its place (B, S, D) with its last state, or zeros, for heads that
+        read all."""
         first, final = self.at[0], self.at[self.last + 1]
         assert first is not None
         assert final is not None
         buffer = hidden.new_zeros(*first.index.shape, hidden.shape[-1])
+        if self.policy.restore == "zero" and final.weight is not None:
+            hidden = hidden * final.weight[..., None]  # who is about to leave counts for less
         for left in self.left:
             if left is not None:
                 buffer = restore(buffer, *left)

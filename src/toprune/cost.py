@@ -46,11 +46,12 @@ def total_macs(
 
     Linear in all three sums. A head that reads one row lets us drop before the FFN, and needs
     queries, output projection and FFN of the last layer for that row only; keys and values are
-    needed for all. With restore, every row needs its FFN: drop after it, and no short last layer.
+    needed for all. A head that reads every row has no short last layer; where dropped rows come
+    back with their last state, each needs its FFN and is dropped after it.
     """
     d = sizes.width
     project, mix, feed = d * d, 2 * d, 2 * d * sizes.inner
-    fed = tokens[1:] if restore == "none" else tokens[:-1]
+    fed = tokens[:-1] if restore == "last" else tokens[1:]
     whole = sum(
         4 * project * t + mix * t2 + feed * u
         for t, t2, u in zip(tokens[:-1], squares[:-1], fed, strict=True)

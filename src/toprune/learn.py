@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from toprune.attachment import Drop
-from toprune.plan import Score
+from toprune.plan import Restore, Score
 from toprune.tokens import Tokens, gather_alive, order, ranks
 
 
@@ -25,8 +25,7 @@ class Scored:
 
 
 class Learn:
-    """Let a method's selector weigh tokens. `probes` (L - 1, D) for the probe score; `whole`: the
-    head reads every token, those that left as they left."""
+    """Let a method's selector weigh tokens. `probes` (L - 1, D) for the probe score."""
 
     def __init__(
         self,
@@ -37,11 +36,12 @@ class Learn:
         protect: tuple[int, ...] = (),
         protect_until: int | None = None,
         distilled: frozenset[int] = frozenset(),
-        whole: bool = False,
+        restore: Restore = "none",
     ):
         self.selector, self.score, self.probes = selector, score, probes
         self.protect, self.protect_until = protect, protect_until
-        self.distilled, self.whole = distilled, whole
+        self.distilled = distilled
+        self.restore: Restore = restore
         self.seen: dict[int, Scored] = {}
 
     def begin(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from toprune.errors import UserError
 
 Score = Literal["received", "probe"]
-Restore = Literal["none", "last"]
+Restore = Literal["none", "last", "zero"]  # of dropped tokens, for heads that read every one
 
 SCHEMA = 1
 DENOMINATOR = 1000  # of ratios we write: finer than one token of a text of 512
@@ -31,8 +31,8 @@ def _require(condition: bool, message: str) -> None:
 class Step:
     """From `layer` on, a share `keep` of the ORIGINAL length stays alive.
 
-    It acts after the layer's attention (with `restore`, after its FFN). A fraction, not a float, so
-    that `ceil(keep * n)` is the same integer in Python, torch and ONNX.
+    It acts after the layer's attention (with restore `last`, after its FFN). A fraction, not a
+    float, so that `ceil(keep * n)` is the same integer in Python, torch and ONNX.
     """
 
     layer: int
@@ -82,7 +82,8 @@ class Plan:
         _require(self.min_tokens >= 1, f"min_tokens must be at least 1, not {self.min_tokens}")
         _require(self.score in get_args(Score), f"score {self.score!r} must be received or probe")
         _require(
-            self.restore in get_args(Restore), f"restore {self.restore!r} must be none or last"
+            self.restore in get_args(Restore),
+            f"restore {self.restore!r} must be none, last or zero",
         )
         _require(all(i >= 0 for i in self.protect), "protect must list token ids, 0 or above")
         until = self.protect_until

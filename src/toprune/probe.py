@@ -16,6 +16,7 @@ from torch import Tensor
 from toprune.attachment import Drop, attach_policy, detach
 from toprune.families import sizes_of
 from toprune.heads import outputs_of
+from toprune.plan import Restore
 from toprune.tasks import Task
 from toprune.tokens import Tokens
 
@@ -29,7 +30,8 @@ class Record:
     protect_until: int | None = None
 
     def __init__(self, layers: int, *, whole: bool) -> None:
-        self.layers, self.whole = layers, whole
+        self.layers = layers
+        self.restore: Restore = "last" if whole else "none"
         self.states: list[Tensor] = []
         self.tokens: Tokens | None = None
 

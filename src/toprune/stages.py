@@ -30,7 +30,7 @@ from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
 from toprune.schedule import geometric, largest_reduction, repair
-from toprune.tasks import Task
+from toprune.tasks import Task, restore_of
 from toprune.tasks import settings_of as task_settings
 from toprune.teacher import DONE, Teacher, teach
 
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def restore(self) -> Restore:
-        return "last" if self.task.whole else "none"
+        return restore_of(self.task)
 
     def blank(self) -> Plan:
         """A plan of no steps for this model."""
@@ -229,7 +229,7 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
             probes=probes,
             protect=job.protect,
             protect_until=job.protect_until,
-            whole=job.task.whole,
+            restore=job.restore,
             distilled=frozenset(range(job.top.first, third)),
         )
         attach_policy(job.model, policy)

@@ -20,6 +20,7 @@ from toprune.batching import in_batches
 from toprune.encode import Collate
 from toprune.families import sizes_of
 from toprune.heads import by_token, outputs_of
+from toprune.plan import Restore
 from toprune.tasks import Task
 from toprune.tokens import Tokens
 
@@ -80,7 +81,8 @@ class Listen:
 
     def __init__(self, probes: Tensor | None, last: int, *, whole: bool = False):
         self.probes, self.last = probes, last
-        self.whole = whole or probes is None  # received attention of the last layer needs all of it
+        # received attention of the last layer needs all of it
+        self.restore: Restore = "last" if whole or probes is None else "none"
         self.scores: list[Tensor] = []  # (B, S) each
 
     def begin(self) -> None:

@@ -23,7 +23,7 @@ from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.run.sheet import GRAPHS, Sheet
-from toprune.tasks import settings_of
+from toprune.tasks import restore_of, settings_of
 from toprune.tasks.classify import class_names
 
 Say = Callable[[str], Any]
@@ -43,7 +43,7 @@ def export(
     own = Bundle.load(folder)
     _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
     task = own.task
-    plan = own.plan or dense_plan(own.model, "last" if task.whole else "none")
+    plan = own.plan or dense_plan(own.model, restore_of(task))
     limit = own.report.get("max_length") or max_positions(own.model.config)
     names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:

@@ -71,7 +71,7 @@ def write_onnx(
     names = names or input_names(model.config)
     by_token = {0: "batch", 1: "length"}
     axes = {name: by_token for name in names}
-    axes |= {name: by_token if plan.restore == "last" else {0: "batch"} for name in outputs}
+    axes |= {name: by_token if plan.restore != "none" else {0: "batch"} for name in outputs}
     training = model.training
     layers: Any = family.layers(model.base_model)
     run = PackedRun(family, sizes.heads, plan, list(layers))

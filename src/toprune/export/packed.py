@@ -61,7 +61,7 @@ class PackedRun:
 
     def __post_init__(self) -> None:
         self.last = len(self.layers) - 1
-        self.whole = self.plan.restore == "last"
+        self.whole = self.plan.restore != "none"
         self.width = self.plan.width
         self.size = self.width // self.heads  # d
         projections = [self.family.projections(layer) for layer in self.layers]
@@ -95,7 +95,7 @@ class PackedRun:
         if i == self.last and not self.whole:
             return self._head_row(module, i, x).unsqueeze(1)
         step = self.steps.get(i)
-        if step is not None and self.whole:
+        if step is not None and self.plan.restore == "last":
             return self._drop_after(module, i, x, step)
         if step is None:
             state = self._attend(module, i, x)
@@ -108,7 +108,7 @@ class PackedRun:
         return self.family.feed_forward(module, state)
 
     def finish(self, hidden: Tensor) -> Tensor:
-        """(N, D) -> (B, S, D): every token back at its place with its last state."""
+        """(N, D) -> (B, S, D): every token back at its place with its last state, or zeros."""
         batch, length = self.shape
         buffer = hidden.new_zeros(batch * length, hidden.shape[-1])
         for states, index in [*self.left, (hidden, self.index)]:

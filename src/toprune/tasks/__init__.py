@@ -10,6 +10,7 @@ import numpy as np
 
 from toprune.data import Examples
 from toprune.errors import UserError
+from toprune.plan import Restore
 from toprune.tasks.answer import Answer
 from toprune.tasks.classify import Classify
 from toprune.tasks.embed import Embed
@@ -129,6 +130,11 @@ def task_for(report: Mapping[str, Any], config: Any) -> Task:
     if config.problem_type == "multi_label_classification":
         return Multilabel()
     return Regress() if config.num_labels == 1 else Classify()
+
+
+def restore_of(task: Task) -> Restore:
+    """What a plan for the task does with dropped tokens: nobody asks for them, or the head does."""
+    return getattr(task, "dropped", "last") if task.whole else "none"
 
 
 def texts_of(task: Task, examples: Examples) -> list[Any]:

@@ -36,6 +36,9 @@ class Embed:
 
     pooling: Literal["mean", "cls"] = "mean"
     normalize: bool = True  # answers are of length one
+    # What a dropped token adds to a mean: nothing, or the state that it left with. A mean in which
+    # some are zeros points where the mean of the others does.
+    dropped: Literal["zero", "last"] = "zero"
 
     NAME: ClassVar[str] = "embed"
     METRICS: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
@@ -45,6 +48,8 @@ class Embed:
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "cls"):
             raise UserError(f"pooling '{self.pooling}' is not known; use mean or cls")
+        if self.dropped not in ("zero", "last"):
+            raise UserError(f"dropped tokens count as zero or last, not as '{self.dropped}'")
 
     @property
     def whole(self) -> bool:
