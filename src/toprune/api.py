@@ -172,7 +172,7 @@ def prune(
     kind = _counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     tokenizer = tokenizer or load_tokenizer(model)
-    limit = _limit(student, kind, data, glue)
+    limit = data.max_length or _told_length(model, glue) or _limit(student, kind, data, glue)
     features, tests = (_encode(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
     ids, until = _protected(tokenizer, kind, protect, protect_first)
     job = Job(
@@ -353,6 +353,13 @@ def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: i
     features = _encode(model, tokenizer, kind, chosen, limit)
     said = answers_of(model, kind, features, Collate(tokenizer), "choosing a threshold")
     return replace(kind, threshold=best_threshold(kind.judge(said, rows_of(features), chosen)))
+
+
+def _told_length(model: Source, glue: Glue | None) -> int | None:
+    """The length that a model was fine-tuned for, as its directory says."""
+    if glue is not None or not isinstance(model, str | Path) or not Path(model).is_dir():
+        return None
+    return read_report(Path(model)).get("max_length")
 
 
 def _limit(model: Any, task: Task, data: Data, glue: Glue | None) -> int:

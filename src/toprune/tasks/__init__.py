@@ -2,11 +2,9 @@
 go into the bundle, so that the runtime reads, pools and decides as was measured."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-
-import numpy as np
+from typing import Any
 
 from toprune.data import Examples
 from toprune.errors import UserError
@@ -17,82 +15,12 @@ from toprune.tasks.embed import Embed
 from toprune.tasks.multilabel import Multilabel
 from toprune.tasks.rank import Rank
 from toprune.tasks.regress import Regress
+from toprune.tasks.task import Task
 from toprune.tasks.tokens import Tags
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from toprune.run.texts import Row
 
 TASKS: dict[str, Any] = {
     kind.NAME: kind for kind in (Classify, Regress, Multilabel, Rank, Answer, Tags, Embed)
 }
-
-
-class Task(Protocol):
-    """What the rest of the house asks of a task. Letters: B batch, S length, C outputs of the head;
-    `outputs` are (B, C), or (B, S, C) where the head reads the `whole` text."""
-
-    NAME: ClassVar[str]
-    METRICS: ClassVar[tuple[str, ...]]  # names; it is judged by the first
-    HEAD: ClassVar[str]  # which kind: a key of `heads.HEADS`
-    OUTPUTS: ClassVar[tuple[str, ...]]  # what the model's answer calls them, and the ONNX file
-
-    @property
-    def whole(self) -> bool:
-        """Does the head read every token? Then dropped ones are put back for it."""
-        ...
-
-    def num_outputs(self, examples: Examples) -> int:
-        """How many outputs a new head needs."""
-        ...
-
-    def head(self, examples: Examples) -> dict[str, Any]:
-        """What else a new head's config must say."""
-        ...
-
-    def check_head(self, config: Any, examples: Examples) -> None:
-        """Refuse a model whose head cannot mean these labels."""
-        ...
-
-    def target(self, row: "Row", label: Any) -> Any:
-        """What the head is to say to one row."""
-        ...
-
-    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
-        """(B,): the number whose gradient says which tokens the answer depends on."""
-        ...
-
-    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor": ...
-    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor": ...
-
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
-        """(units, k): all that the metrics must know of each unit, for a bootstrap to draw from."""
-        ...
-
-    def metrics(self, judged: np.ndarray) -> dict[str, float]: ...
-
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
-        """How much two models say the same, by whatever they say."""
-        ...
-
-    def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
-        """For people and programs, one for each text."""
-        ...
 
 
 def make_task(name: str, settings: Mapping[str, Any] | None = None) -> Task:

@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toprune.data import Examples
 from toprune.errors import UserError
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Span = tuple[int, int]  # first and past-the-end character in the context
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Task):
     stride: int = 128  # tokens of the context that one window shares with the next
     max_answer: int = 30  # tokens
     best: int = 20  # spans of a window that share the probability of an answer
@@ -116,9 +117,7 @@ class Answer:
         """Cross entropy over live tokens, the mean of start and end; (B, S, 2), labels (B, 2)."""
         return -_log_shares(student, mask).gather(1, labels[:, None]).mean()
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 4): F1 and exact match of the best span; by how much "none" beats it; is "none"
         right? Whether a span or "none" is told is left to `metrics`, which tries thresholds."""
         contexts, labels = examples.pairs or [], list[Any](examples.labels or [])
@@ -143,13 +142,7 @@ class Answer:
             "best_exact": _try_thresholds(judged, 1)[0],
         }
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Share of the questions that get the same answer, letter by letter."""
         contexts = examples.pairs or []
         first, second = (
@@ -164,12 +157,8 @@ class Answer:
         return _mean(np.array([a == b for a, b in zip(first, second, strict=True)]))
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         """`answer`, its `start` and `end` (past it) in the context; "", -1 and -1 for none. `score`
         is its share of the probability among the best spans of all windows and "none"."""
         found = []
@@ -187,9 +176,7 @@ class Answer:
         is_silent = self.no_answer and heard.null - heard.score > self.threshold
         return None if is_silent else heard.best
 
-    def _listen(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", count: int, *, spans: int
-    ) -> "list[_Heard]":
+    def _listen(self, outputs: Outputs, rows: Rows, count: int, *, spans: int) -> "list[_Heard]":
         """What the windows of each of `count` texts say, with the best `spans` of each window."""
         heard = [_Heard() for _ in range(count)]
         for logits, row in zip(outputs, rows, strict=True):

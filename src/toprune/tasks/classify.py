@@ -13,18 +13,18 @@ import numpy as np
 from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.labels import fold
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toprune.run.texts import Row
 
 TEMPERATURE = 2.0
 
 
 @dataclass(frozen=True)
-class Classify:
+class Classify(Task):
     stride: int | None = None  # overlap of windows over long texts; None: they are cut off
 
     NAME: ClassVar[str] = "classify"
@@ -34,11 +34,6 @@ class Classify:
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
-
-    @property
-    def whole(self) -> bool:
-        """The head reads the first token alone."""
-        return False
 
     def num_outputs(self, examples: Examples) -> int:
         """How many outputs a new head needs for these labels."""
@@ -52,9 +47,6 @@ class Classify:
                 "count from 0; renumber them or write them as names"
             )
         return int(max(examples.labels)) + 1
-
-    def head(self, examples: Examples) -> dict[str, Any]:
-        return {}
 
     def check_head(self, config: Any, examples: Examples) -> None:
         """Refuse a model whose head cannot mean these labels."""
@@ -77,9 +69,6 @@ class Classify:
                 f"the data orders its classes {', '.join(names)}, the model {', '.join(own)}; "
                 "load the data with the model's label_names"
             )
-
-    def target(self, row: "Row", label: Any) -> Any:
-        return label
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """(B, C) -> (B,): best minus second best logit."""
@@ -104,9 +93,7 @@ class Classify:
 
         return F.cross_entropy(student, labels)
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 3): the class, the predicted one, and how many classes there are."""
         logits = by_text(outputs, rows, len(examples))
         labels = np.asarray(examples.labels, np.int64)
@@ -125,24 +112,14 @@ class Classify:
             "matthews": _matthews(table),
         }
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Share of the texts that get the same class."""
         a, b = (by_text(x, rows, len(examples)).argmax(-1) for x in (one, other))
         return float((a == b).mean())
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         """`label`, its name or id, and its probability as `score`."""
         logits = by_text(outputs, rows, len(texts))
         weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)

@@ -13,6 +13,7 @@ from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.pooling import pool
 from toprune.tasks.regress import correlate, ranks
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ BROUGHT = (
 
 
 @dataclass(frozen=True)
-class Embed:
+class Embed(Task):
     """A pair's texts are read apart: rows 0..N-1 are first texts, N..2N-1 second ones.
 
     The torch functions take vectors (B, D) that are pooled and not normalised; the numpy ones such
@@ -60,9 +61,6 @@ class Embed:
         """Asked by fine-tuning alone, which ends here: a good vector takes more than one loss."""
         raise UserError(BROUGHT)
 
-    def head(self, examples: Examples) -> dict[str, Any]:
-        return {}
-
     def check_head(self, config: Any, examples: Examples) -> None:
         """Any encoder gives states to pool."""
 
@@ -87,9 +85,7 @@ class Embed:
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         raise UserError(BROUGHT)
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 2): the cosine of the pair's vectors, the similarity wanted."""
         if examples.pairs is None or examples.labels is None:
             raise UserError(
@@ -107,34 +103,22 @@ class Embed:
             "pearson": correlate(cosines, labels),
         }
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """The mean cosine between the two models' vectors of the same text."""
         count = len(examples) * (1 if examples.pairs is None else 2)
         a, b = (self._vectors(outputs, rows, count) for outputs in (one, other))
         return float(_cosine(a, b).mean())
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         """`vector`, of length one if so set."""
         vectors = self._vectors(outputs, rows, len(texts))
         if self.normalize:
             vectors = unit(vectors)
         return [{"vector": vector} for vector in vectors.tolist()]
 
-    def _vectors(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", count: int
-    ) -> np.ndarray:
+    def _vectors(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
         """(count, D), not normalised."""
         return by_text([self._pool(output) for output in outputs], rows, count)
 

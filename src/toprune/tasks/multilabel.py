@@ -10,6 +10,7 @@ from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.labels import fold
 from toprune.tasks.classify import class_names
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Multilabel:
+class Multilabel(Task):
     classes: int = 0  # how many; a training target is a row of so many zeros and ones
     thresholds: tuple[float, ...] | None = None  # least probability of each class; None: 0.5
     stride: int | None = None  # overlap of windows over long texts; None: they are cut off
@@ -43,11 +44,6 @@ class Multilabel:
         object.__setattr__(self, "thresholds", tuple(map(float, self.thresholds)))  # from JSON
         if self.classes:
             self._cuts(self.classes)
-
-    @property
-    def whole(self) -> bool:
-        """The head reads the first token alone."""
-        return False
 
     def num_outputs(self, examples: Examples) -> int:
         if examples.label_names is not None:
@@ -114,9 +110,7 @@ class Multilabel:
 
         return F.binary_cross_entropy_with_logits(student, labels.to(student.dtype))
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 3 C + 1) of ones and zeros: the class was rightly chosen, wrongly chosen, missed, for
         each class; and last, is the text's set of labels right as a whole?"""
         chosen = self._choose(by_text(outputs, rows, len(examples)))  # (N, C)
@@ -138,24 +132,14 @@ class Multilabel:
             "exact": float(counts[-1] / max(len(judged), 1)),
         }
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Share of the texts that get the same set of labels."""
         a, b = (self._choose(by_text(x, rows, len(examples))) for x in (one, other))
         return float((a == b).all(1).mean())
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         """`labels`, the names or ids chosen, and `scores`, the probability of every one."""
         logits = by_text(outputs, rows, len(texts)).astype(np.float64)
         scores = np.exp(-np.logaddexp(0, -logits))  # sigmoid, without overflow

@@ -12,6 +12,7 @@ import numpy as np
 
 from toprune.data import Examples
 from toprune.errors import UserError
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
@@ -23,16 +24,11 @@ TOP = 10  # how far down the list a reader looks
 
 
 @dataclass(frozen=True)
-class Rank:
+class Rank(Task):
     NAME: ClassVar[str] = "rank"
     METRICS: ClassVar[tuple[str, ...]] = ("ndcg@10", "mrr@10", "map")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
-
-    @property
-    def whole(self) -> bool:
-        """The head reads the first token alone."""
-        return False
 
     def num_outputs(self, examples: Examples) -> int:
         return 1
@@ -80,9 +76,7 @@ class Rank:
         wanted = labels.to(student.dtype).clamp(0, 1)
         return F.binary_cross_entropy_with_logits(student[:, 0], wanted)
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(Q, 3): nDCG@10, reciprocal rank at 10 and average precision of each query.
 
         A query without a relevant candidate is left out: no order of its documents is better than
@@ -113,25 +107,15 @@ class Rank:
         means = judged.mean(0)
         return {name: float(mean) for name, mean in zip(self.METRICS, means, strict=True)}
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Share of the queries with the same document on top."""
         count, queries = len(examples), examples.texts
         a, b = (ranking(by_text(x, rows, count)[:, 0], queries) for x in (one, other))
         return float(np.mean([x[0] == y[0] for (_, x), (_, y) in zip(a, b, strict=True)]))
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         """`score`: the sigmoid of the logit, what CrossEncoder.predict gives for one output unless
         the model's config names another activation. The order is the same either way."""
         logits = by_text(outputs, rows, len(texts))[:, 0].astype(np.float64)  # float32 ends at 17

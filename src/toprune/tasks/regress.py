@@ -8,25 +8,19 @@ import numpy as np
 
 from toprune.data import Examples
 from toprune.errors import UserError
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toprune.run.texts import Row
-
 
 @dataclass(frozen=True)
-class Regress:
+class Regress(Task):
     NAME: ClassVar[str] = "regress"
     METRICS: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
-
-    @property
-    def whole(self) -> bool:
-        """The head reads the first token alone."""
-        return False
 
     def num_outputs(self, examples: Examples) -> int:
         return 1
@@ -40,9 +34,6 @@ class Regress:
                 f"the model's head has {config.num_labels} outputs, but regression needs one; "
                 "use the task classify or a model with num_labels=1"
             )
-
-    def target(self, row: "Row", label: Any) -> Any:
-        return label
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """(B, 1) -> (B,): the number itself."""
@@ -60,9 +51,7 @@ class Regress:
 
         return F.mse_loss(student.squeeze(-1), labels.to(student.dtype))
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 2): the number told, the number wanted."""
         guesses = by_text(outputs, rows, len(examples))[:, 0].astype(np.float64)
         return np.stack([guesses, np.asarray(examples.labels, np.float64)], 1)
@@ -75,24 +64,14 @@ class Regress:
             "spearman": correlate(ranks(guesses), ranks(labels)),
         }
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Pearson's correlation of the numbers told."""
         a, b = (by_text(x, rows, len(examples))[:, 0] for x in (one, other))
         return correlate(a, b)
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         return [{"value": float(value)} for value in by_text(outputs, rows, len(texts))[:, 0]]
 
 

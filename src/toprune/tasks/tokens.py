@@ -15,6 +15,7 @@ from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.labels import fold
 from toprune.tasks.classify import TEMPERATURE, class_names
+from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Entity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(Task):
     stride: int = 0  # overlap of windows over long texts, in tokens
 
     NAME: ClassVar[str] = "tokens"
@@ -65,9 +66,6 @@ class Tags:
         if examples.labels is None:
             raise UserError("a new head needs labels; name the label column")
         return _largest(examples) + 1
-
-    def head(self, examples: Examples) -> dict[str, Any]:
-        return {}
 
     def check_head(self, config: Any, examples: Examples) -> None:
         """Refuse a model whose tags cannot be the data's. A tag more or fewer shifts all ids."""
@@ -120,9 +118,7 @@ class Tags:
         total = F.cross_entropy(student[live], wanted, ignore_index=IGNORE, reduction="sum")
         return total / (wanted != IGNORE).sum().clamp_min(1)  # a window may hold no first piece
 
-    def judge(
-        self, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
-    ) -> np.ndarray:
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 5) counts per sentence: entities right, told and wanted; words right, words."""
         if examples.labels is None:
             raise UserError("tags are judged by labels; name the label column")
@@ -152,25 +148,15 @@ class Tags:
             "accuracy": right_words / max(words, 1),
         }
 
-    def agreement(
-        self,
-        one: Sequence[np.ndarray],
-        other: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        examples: Examples,
-    ) -> float:
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Share of the words that get the same tag."""
         counts, names = list(map(len, examples.texts)), examples.label_names or []
         a, b = (np.concatenate(_read(x, rows, counts, names)) for x in (one, other))
         return float((a == b).sum() / max(len(a), 1))
 
     def answers(
-        self,
-        outputs: Sequence[np.ndarray],
-        rows: "Sequence[Row]",
-        texts: Sequence[Any],
-        labels: tuple[str, ...] | None,
-    ) -> list[dict[str, Any]]:
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
         """`tags`, the name or id of each word's; `entities` too, where tags have prefixes."""
         found = _read(outputs, rows, list(map(len, texts)), labels or ())
         if labels is None:
@@ -215,8 +201,8 @@ def entities(tags: Sequence[Tag]) -> list[Entity]:
 
 
 def _read(
-    outputs: Sequence[np.ndarray],
-    rows: "Sequence[Row]",
+    outputs: Outputs,
+    rows: Rows,
     counts: Sequence[int],
     names: Sequence[str],
 ) -> list[np.ndarray]:
