@@ -146,7 +146,7 @@ def test_words_in_a_text(tmp_path: Path):
     source = write(tmp_path / "in.csv", [{"text": "w1  w2"}])
     score_file(run, source, tmp_path / "out.jsonl")
     assert read(tmp_path / "out.jsonl") == [{"text": "w1  w2"} | run.predict([["w1", "w2"]])[0]]
-    for bad in ([], " ", None, 7):
+    for bad in ([], " ", None, [""]):
         source = write(tmp_path / "in.jsonl", [{"text": ["w1"]}, {"text": bad}])
         with pytest.raises(UserError, match="row 2 has no words in column 'text'"):
             score_file(run, source, tmp_path / "out.jsonl")

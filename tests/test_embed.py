@@ -77,19 +77,8 @@ def test_judge_by_hand():
     np.testing.assert_allclose(judged, [[0, 0], [0.5**0.5, 3.5], [0, 5]], atol=1e-12)
 
 
-@pytest.mark.parametrize(("pooling", "first"), [("mean", [2.0, 3.0]), ("cls", [1.0, 0.0])])
-def test_states_of_tokens_are_pooled(pooling: Any, first: list[float]):
-    states = [np.array([[1, 0], [3, 6]], np.float32), np.array([[4, 4]], np.float32)]
-    found = Embed(pooling, normalize=False).answers(states, rows(2), ["a b", "c"], None)
-    assert found == [{"vector": first}, {"vector": [4.0, 4.0]}]
-
-
-def test_states_of_one_vector_are_that_vector():
-    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    examples = pairs([1.0, 2.0])
-    judged = Embed("cls").judge(list(vectors), rows(4), examples)
-    by_row = Embed("cls").judge(list(vectors[:, None]), rows(4), examples)
-    np.testing.assert_array_equal(judged, by_row)
+def test_a_mean_whose_length_counts_is_not_shortened_by_zeros():
+    assert (Embed().restore, Embed(normalize=False).restore) == ("zero", "last")
 
 
 def test_judge_needs_pairs_with_labels():

@@ -11,6 +11,7 @@ from toprune.columns import Columns
 from toprune.data import Examples, load
 from toprune.errors import UserError
 
+ABC = ["a", "b", "c"]
 ROWS = [
     {"text": 'He said "no", twice', "label": 0},
     {"text": "null", "label": 1},
@@ -385,3 +386,17 @@ def test_spans_that_are_there_are_found(context: str, data: st.DataObject):
     assert context.startswith(found, place)
     rows[0]["answer_start"] = start
     assert load(rows, task="answer")["train"].labels == [[(text, start)]]
+
+
+def test_classes_of_the_data_may_be_some_of_the_models():
+    """A set with two of three classes: by name, not by its own numbers."""
+    rows = [{"text": "w1", "b": 1, "a": 0}, {"text": "w2", "b": 0, "a": 1}]
+    found = load(rows, task="multilabel", columns=Columns("text", None, "b,a"), label_names=ABC)
+    assert found["train"].labels == [[1], [0]]
+    with pytest.raises(UserError, match="d are none of the model's"):
+        load(
+            [row | {"d": 1} for row in rows],
+            task="multilabel",
+            columns=Columns("text", None, "b,d"),
+            label_names=ABC,
+        )

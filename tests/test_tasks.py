@@ -21,6 +21,7 @@ from toprune.tasks import (
     TASKS,
     Classify,
     Embed,
+    Multilabel,
     Regress,
     Task,
     make_task,
@@ -307,3 +308,12 @@ def test_losses():
     outputs = torch.tensor([[1.0], [2.0]])
     assert regress.label_loss(outputs, torch.tensor([1.0, 4.0]), MASK).item() == 2
     assert regress.distill_loss(outputs, outputs + 3, MASK).item() == 9
+
+
+def test_a_stock_multilabel_model_says_how_many_classes_it_has():
+    config = head(
+        architectures=["BertForSequenceClassification"],
+        problem_type="multi_label_classification",
+        num_labels=4,
+    )
+    assert task_for({}, config) == Multilabel(classes=4)

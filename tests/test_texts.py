@@ -71,6 +71,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+STRIDES = (Classify(), Classify(stride=4))
+
+
 def load(
     path: Path,
     max_length: int = 24,
@@ -290,6 +293,12 @@ def test_windows_of_a_pair(files: dict[str, Path]):
     assert joined(contents(rows[:-1]), 2) == list(range(4, 34))
 
 
+def test_a_pair_that_fits_is_not_shortened(files: dict[str, Path]):
+    pair = (long_text(30), "w1 w2")
+    (plain,), (strided,) = (load(files["words"], 48, task=t).encode([pair]) for t in STRIDES)
+    assert strided.ids.tolist() == plain.ids.tolist()
+
+
 def test_windows_of_two_long_texts_are_of_the_second(files: dict[str, Path]):
     """Not every piece of the one beside every piece of the other: that would be their product."""
     texts = load(files["words"], 24, task=Classify(stride=2))
@@ -339,7 +348,8 @@ def test_answers_are_looked_for_in_windows(
     stride = data.draw(st.integers(0, (max_length - 5) // 3))
     texts = load(files["pieces"], max_length, task=Answer(stride=stride))
     rows = texts.encode([("a", "b"), (question, context)])[1:]
-    asked = asked[: max_length // QUESTION]
+    letters = [i for i, letter in enumerate(context) if letter != " "]
+    asked = asked[: max(max_length // QUESTION, max_length - 3 - len(letters))]
     places: list[list[int]] = []
     for row in rows:
         assert row.text == 1
@@ -354,7 +364,6 @@ def test_answers_are_looked_for_in_windows(
         for (a, b), word in zip(own, words, strict=True):
             assert context[a:b].lower() == word.removeprefix("##")
         places += own[stride if places else 0 :].tolist()
-    letters = [i for i, letter in enumerate(context) if letter != " "]
     assert places == [[i, i + 1] for i in letters]  # every one, once, in order
 
 

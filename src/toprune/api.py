@@ -38,11 +38,11 @@ from toprune.heads import outputs_of
 from toprune.methods.top import Top
 from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
 from toprune.plan import Plan, Score
-from toprune.pooling import read_pooling
 from toprune.processes import processes
-from toprune.report import evaluation_report, prune_report
+from toprune.report import evaluation_report, kept_per_layer, prune_report
 from toprune.stages import Job, Outcome, check_reach, run, settings_of
 from toprune.tasks import TASKS, Task, make_task
+from toprune.tasks import settings_of as task_settings
 from toprune.tasks.answer import Answer, best_threshold
 from toprune.tasks.classify import class_names
 from toprune.tasks.embed import BROUGHT
@@ -104,6 +104,8 @@ def finetune(
     learner = Learner(dense, kind, label_weight=1.0)
     settings = {
         "finetune": kind.NAME,
+        "max_length": limit,
+        "task_settings": task_settings(kind),
         "training": training.settings(),
         "examples": len(features),
         "weights": fingerprint(dense),
@@ -171,6 +173,7 @@ def prune(
     train_set, held_out = _sets(data, kind, glue, training.seed, names)
     kind = _counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
+    kind.check_head(student.config, held_out)
     tokenizer = tokenizer or load_tokenizer(model)
     limit = data.max_length or _told_length(model, glue) or _limit(student, kind, data, glue)
     features, tests = (_encode(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
@@ -195,6 +198,9 @@ def prune(
         settle(work, settings_of(job) | started | _chosen(glue, schedule))
         job.work = work / "stages"
         dense = _dense_answers(job, tests)
+        before = _tuned(student, kind, tokenizer, train_set, limit)
+        if held_out.labels is not None:  # what cannot be measured is said now, not hours later
+            before.judge(dense, rows_of(tests), held_out)
         if auto_weight:
             job.top = _search_weight(job, resume=resume)
         outcome = run(job, resume=resume)
@@ -202,7 +208,8 @@ def prune(
         pruned = answers_of(student, kind, tests, Collate(tokenizer), "evaluating pruned")
         tuned = _tuned(student, kind, tokenizer, train_set, limit)
         detach(student)
-        report = prune_report(job, tuned, outcome, held_out, rows_of(tests), dense, pruned, limit)
+        said = (dense, pruned)
+        report = prune_report(job, (before, tuned), outcome, held_out, rows_of(tests), said, limit)
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
         plan = replace(outcome.plan, provenance=report["provenance"])
@@ -245,7 +252,7 @@ def evaluate(
     if own.plan is not None:
         found = lengths(features, own.plan.protect, own.plan.protect_until)
         done = reduction(sizes_of(own.model), own.plan, found, max_length=limit)
-        report |= {"executed": vars(done), "kept_per_layer": own.plan.lengths(round(found.mean))}
+        report |= {"executed": vars(done), "kept_per_layer": kept_per_layer(own.plan, found)}
     return report
 
 
@@ -289,14 +296,14 @@ def _told(task: str, model: Source) -> dict[str, Any]:
     if not isinstance(model, str | Path) or not Path(model).is_dir():
         return {}
     report = read_report(Path(model))
-    if report.get("task") == task:
-        return dict(report.get("task_settings", {}))
-    return (read_pooling(Path(model)) or {}) if task == "embed" else {}
+    return dict(report.get("task_settings", {})) if report.get("task") == task else {}
 
 
 def _counted(kind: Task, outputs: Callable[[], int]) -> Task:
     """A task that must know how many classes there are."""
-    return replace(kind, classes=outputs()) if isinstance(kind, Multilabel) else kind
+    if isinstance(kind, Multilabel) and not kind.classes:
+        return replace(kind, classes=outputs())
+    return kind
 
 
 def _chosen(glue: Glue | None, schedule: str | None) -> dict[str, Any]:
@@ -344,8 +351,8 @@ def _encode(
 
 
 def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: int) -> Task:
-    """With the threshold for "no answer" that serves the training questions best: the reported ones
-    must not choose it."""
+    """With the threshold for "no answer" that serves this model best on training questions: the
+    reported ones must not choose it."""
     if not (isinstance(kind, Answer) and kind.no_answer) or train_set.labels is None:
         return kind
     some = np.random.default_rng(0).permutation(len(train_set))[:TUNED]

@@ -3,7 +3,7 @@
 Mechanism: the *class* of the base model and of each of its layers is swapped for a subclass of the
 same name, so weights, state-dict keys, `isinstance` and `save_pretrained` stay as they were, and a
 deepcopy carries its own state. What a forward pass does with its tokens is decided by a `Policy`:
-`Follow` a plan here, `Learn` one in `methods/`, or `Record` states for a probe or a teacher.
+`Follow` a plan here, `Learn` one (`learn.py`), or `Record` states for a probe or a teacher.
 """
 
 from dataclasses import dataclass, field, replace

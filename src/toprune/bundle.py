@@ -8,7 +8,7 @@ from typing import Any
 
 from toprune.errors import UserError
 from toprune.plan import Plan
-from toprune.pooling import write_pooling
+from toprune.pooling import read_max_length, read_pooling, write_pooling
 from toprune.tasks import Embed, Task, task_for
 
 
@@ -75,8 +75,13 @@ class Bundle:
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The report of a directory; empty where it has none."""
+    """The report of a directory. Of one that sentence-transformers wrote, what its files say; else
+    empty where there is none."""
     path = folder / "report.json"
+    if not path.exists() and (told := read_pooling(folder)) is not None:
+        length = read_max_length(folder)
+        about = {} if length is None else {"max_length": length}
+        return {"task": Embed.NAME, "task_settings": told} | about
     try:
         report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:

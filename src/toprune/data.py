@@ -227,7 +227,7 @@ class _Part:
 
 
 def _read_part(table: Table, columns: Columns, task: str, name: str, blanks: bool = False) -> _Part:
-    cell_of = _words if task == "tokens" else as_text
+    cell_of = as_words if task == "tokens" else as_text
     texts = _read_column(table, str(columns.text), name, cell_of)
     pairs = _read_column(table, columns.pair, name, cell_of) if columns.pair else None
     bad = BadRows(name, len(texts))
@@ -254,7 +254,7 @@ def _read_column(table: Table, column: str, name: str, cell_of: Callable[[Any], 
     return found
 
 
-def _words(cell: Any) -> list[str]:
+def as_words(cell: Any) -> list[str]:
     """Words of a list, or between the blanks of a text; none where all are blank."""
     listed = as_list(cell)
     words = as_text(cell).split() if listed is None else [as_text(word) for word in listed]

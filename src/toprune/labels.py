@@ -136,7 +136,14 @@ def class_ids(
     """
     columns = {split: _present(cells, bad[split]) for split, cells in columns.items()}
     given = next(iter(classes.values()), None)
-    if given and (names is None or set(fold(given)) == set(fold(names))):
+    if given and names is not None and set(fold(given)) & set(fold(names)):
+        odd = [name for name in given if fold([name])[0] not in fold(names)]
+        if odd:
+            raise UserError(
+                f"the data's classes {', '.join(odd)} are none of the model's "
+                f"({', '.join(names)}); rename them, or fine-tune a head for them first"
+            )
+    if given and (names is None or set(fold(given)) <= set(fold(names))):
         # By name, because the order may differ, as MNLI's does in half of the models on the hub.
         columns = {
             split: _spell(cells, classes.get(split), bad[split]) for split, cells in columns.items()

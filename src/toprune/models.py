@@ -27,9 +27,10 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
     head: dict[str, Any] = {}
     if new_head:
         head = {"num_labels": task.num_outputs(examples)} | task.head(examples)
-        if examples.label_names is not None:
-            head["id2label"] = dict(enumerate(examples.label_names))
-            head["label2id"] = {name: i for i, name in enumerate(examples.label_names)}
+        # Names of the data, or none: those of an old head mean nothing now.
+        names = examples.label_names or [f"LABEL_{i}" for i in range(head["num_labels"])]
+        head["id2label"] = dict(enumerate(names))
+        head["label2id"] = {name: i for i, name in enumerate(names)}
         head["ignore_mismatched_sizes"] = True
     model = read_weights(source, task, **head)
     task.check_head(config if not new_head else model.config, examples)

@@ -57,6 +57,13 @@ def read_pooling(folder: str | Path) -> dict[str, Any] | None:
     return {"pooling": _kind(_read(path, dict), path), "normalize": "Normalize" in kinds}
 
 
+def read_max_length(folder: str | Path) -> int | None:
+    """How many tokens a sentence-transformers directory reads of a text, where it says so."""
+    path = Path(folder) / "sentence_bert_config.json"
+    found = _read(path, dict).get("max_seq_length") if path.is_file() else None
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: int) -> None:
     """Make a saved encoder a directory that `sentence_transformers.SentenceTransformer` opens.
 

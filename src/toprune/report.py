@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from toprune.budget import Lengths
 from toprune.cost import reduction
 from toprune.data import Examples
 from toprune.intervals import paired, with_intervals
+from toprune.plan import Plan
 from toprune.tasks import Task, settings_of
 
 if TYPE_CHECKING:
@@ -73,24 +75,29 @@ def _about(task: Task, examples: Examples) -> dict[str, Any]:
     }
 
 
+def kept_per_layer(plan: Plan, lengths: Lengths) -> list[int]:
+    """Tokens that enter each layer, of a text of mean length."""
+    held = sum(held * many for _, held, many in lengths.rows) / lengths.total
+    return plan.lengths(round(lengths.mean), round(held))
+
+
 def prune_report(
     job: "Job",
-    tuned: Task,
+    tasks: tuple[Task, Task],
     outcome: "Outcome",
     held_out: Examples,
     rows: "Sequence[Row]",
-    dense: "Sequence[np.ndarray]",
-    pruned: "Sequence[np.ndarray]",
+    said: "tuple[Sequence[np.ndarray], Sequence[np.ndarray]]",
     max_length: int,
 ) -> dict[str, Any]:
-    """Asked, expected, executed; dense and pruned side by side on what training never saw. `tuned`:
-    the task with the settings that the pruned model is to be served with."""
+    """Asked, expected, executed; dense and pruned side by side on what training never saw: what
+    each said, and the task with the settings that suit it."""
     from toprune.families import sizes_of
     from toprune.stages import settings_of as run_settings
 
     sizes = sizes_of(job.model)
     done = reduction(sizes, outcome.plan, job.lengths, max_length=max_length)
-    task = job.task
+    task, tuned = tasks
     report: dict[str, Any] = _about(tuned, held_out) | {
         "max_length": max_length,
         "budget": {
@@ -98,14 +105,14 @@ def prune_report(
             "expected": outcome.expected,
             "executed": vars(done),
         },
-        "agreement": task.agreement(dense, pruned, rows, held_out),
-        "kept_per_layer": outcome.plan.lengths(round(job.lengths.mean)),
+        "agreement": tuned.agreement(*said, rows, held_out),
+        "kept_per_layer": kept_per_layer(outcome.plan, job.lengths),
         "lengths": job.lengths.to_json(),
         "log": outcome.log,
         "provenance": {"method": "top", "settings": run_settings(job)} | environment(),
     }
     if held_out.labels is not None:
-        before, after = (task.judge(said, rows, held_out) for said in (dense, pruned))
+        before, after = (task.judge(part, rows, held_out) for part in said)
         report["dense"] = with_intervals(task, before)
         report["pruned"] = with_intervals(tuned, after)
         report["difference"] = paired(task, before, after, tuned)

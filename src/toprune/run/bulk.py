@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toprune.columns import Columns, choose_columns
+from toprune.data import as_words
 from toprune.errors import UserError
 from toprune.labels import as_text, name_rows
 from toprune.progress import Advance
@@ -126,12 +127,10 @@ def _text(runner: "Runner", row: Mapping[str, Any], columns: Columns, number: in
 
 
 def _words(row: Mapping[str, Any], column: str | None, number: int) -> list[str]:
-    """A list of words, or a text with spaces between them."""
-    found = row.get(str(column))
-    words = found.split() if isinstance(found, str) else found
-    if not isinstance(words, list) or not words:
+    words = as_words(row.get(str(column)))
+    if not words:
         raise Empty(f"row {number} has no words in column {column!r}; {MEND}")
-    return [str(word) for word in words]
+    return words
 
 
 def _cell(row: Mapping[str, Any], column: str | None, number: int) -> str:

@@ -47,4 +47,4 @@ def evaluate(
             rows.append(row)
             outputs.append(output)
     report = evaluation_report(task, outputs, rows, chosen)
-    return as_reported(report, glue) | {"max_length": runner.sheet.max_length}
+    return as_reported(report, glue) | {"max_length": runner.max_length}

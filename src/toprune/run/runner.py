@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,8 @@ from toprune.run.texts import Row, Text, Texts
 from toprune.tasks.embed import unit
 from toprune.tasks.windows import by_text
 
-AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory
+AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory,
+AHEAD_SIZE = 1 << 23  # or fewer, when these are so many characters
 PADDED = 2  # a batch, padding included, is at most so many times its token budget
 
 
@@ -55,12 +55,12 @@ class Runner:
         graph = GRAPHS[precision]
         self.sheet.verify(bundle, graph)
         self.plan = Plan.load(bundle / "plan.json")
-        self.batch_tokens = batch_tokens
+        self.batch_tokens, self.max_length = batch_tokens, max_length or limit
         self.task = self.sheet.made()
         self._texts = Texts.load(
             bundle / "tokenizer.json",
             self.task,
-            max_length=max_length or limit,
+            max_length=self.max_length,
             inputs=self.sheet.inputs,
             pad_token_id=self.sheet.pad_token_id,
         )
@@ -111,7 +111,7 @@ class Runner:
     ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray]]]:
         """Texts, their rows and what the model says to each, some at a time."""
         first = 0
-        while given := list(islice(texts, AHEAD)):
+        while given := _some(texts):
             rows = self._texts.encode(given, first)
             yield given, rows, self._answers(rows, first)
             first += len(given)
@@ -202,6 +202,19 @@ def _engine(
     if providers is not None:
         raise UserError("providers belong to the runtime onnx; leave them out with openvino")
     return OpenVino(path, threads=threads)
+
+
+def _some(texts: Iterator[Any]) -> list[Any]:
+    """The next texts, few enough for the memory."""
+    given: list[Any] = []
+    size = 0
+    for one in texts:
+        given.append(one)
+        parts = one if isinstance(one, tuple | list) else [one]
+        size += sum(len(part) for part in parts if isinstance(part, str))
+        if len(given) == AHEAD or size >= AHEAD_SIZE:
+            break
+    return given
 
 
 def _iterate(texts: Iterable[Text]) -> Iterator[Any]:

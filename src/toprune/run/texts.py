@@ -3,6 +3,7 @@
 Training reads through this file too (`encode.py`): what was measured while pruning is what runs.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,10 @@ class Texts:
             raise UserError(f"a maximum length of {max_length} leaves no room; use {least} or more")
         side = side or (tokenizer.truncation or {}).get("direction", "right")
         self._is_backwards = side == "left"  # windows come from the end of a text to its beginning
-        self._question = max(1, max_length // QUESTION)
+        self._max_length, self._frame = max_length, tokenizer.num_special_tokens_to_add(True)
         self._words = self._reads == "tokens"
+        if self._words:
+            tokenizer = _spaced(tokenizer)
         # What a window shares with the one before it must leave room for something new.
         stride = min(self._stride or 0, (max_length - least) // 3)
         cut: dict[str, Any] = {"max_length": max_length, "stride": stride, "direction": side}
@@ -143,9 +146,13 @@ class Texts:
         """A question (or first text) that would leave no room for its context loses its end."""
         question, context = pair
         encoding = self._uncut.encode(question, add_special_tokens=False)
-        if len(encoding.ids) <= self._question:
+        room = max(1, self._max_length // QUESTION)
+        if len(encoding.ids) > room:
+            behind = len(self._uncut.encode(context, add_special_tokens=False).ids)
+            room = max(room, self._max_length - self._frame - behind)
+        if len(encoding.ids) <= room:
             return pair
-        return question[: encoding.offsets[self._question][0]], context
+        return question[: encoding.offsets[room][0]], context
 
     def _read(self, text: Any, position: int) -> Text:
         if self._words:
@@ -191,6 +198,16 @@ def _word_places(encoding: Encoding, begun: dict[int, Any]) -> np.ndarray:
         word = number
         places[i] = word, piece
     return places
+
+
+def _spaced(tokenizer: Tokenizer) -> Tokenizer:
+    """Tokenizers by bytes (RoBERTa's) tell a word by the blank before it: give every word one."""
+    spec = json.loads(tokenizer.to_str())
+    found = spec.get("pre_tokenizer") or {}
+    for part in [found, *found.get("pretokenizers", [])]:
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = True
+    return Tokenizer.from_str(json.dumps(spec))
 
 
 def _first(tokenizer: Tokenizer) -> int:

@@ -56,13 +56,13 @@ def task_for(report: Mapping[str, Any], config: Any) -> Task:
     if kind.endswith("Model"):
         return Embed()
     if config.problem_type == "multi_label_classification":
-        return Multilabel()
+        return Multilabel(classes=config.num_labels)
     return Regress() if config.num_labels == 1 else Classify()
 
 
 def restore_of(task: Task) -> Restore:
     """What a plan for the task does with dropped tokens: nobody asks for them, or the head does."""
-    return getattr(task, "dropped", "last") if task.whole else "none"
+    return getattr(task, "restore", "last") if task.whole else "none"
 
 
 def texts_of(task: Task, examples: Examples) -> list[Any]:

@@ -48,6 +48,9 @@ class Classify(Task):
             )
         return int(max(examples.labels)) + 1
 
+    def head(self, examples: Examples) -> dict[str, Any]:
+        return {"problem_type": "single_label_classification"}
+
     def check_head(self, config: Any, examples: Examples) -> None:
         """Refuse a model whose head cannot mean these labels."""
         outputs = config.num_labels

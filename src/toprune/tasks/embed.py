@@ -11,7 +11,6 @@ import numpy as np
 
 from toprune.data import Examples
 from toprune.errors import UserError
-from toprune.pooling import pool
 from toprune.tasks.regress import correlate, ranks
 from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
@@ -19,7 +18,6 @@ from toprune.tasks.windows import by_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toprune.run.texts import Row
 
 BROUGHT = (
     "embedding models are brought, not fine-tuned here; give a model that makes sentence vectors "
@@ -57,16 +55,17 @@ class Embed(Task):
         """A mean over all tokens needs those back that were dropped; cls reads the first alone."""
         return self.pooling == "mean"
 
+    @property
+    def restore(self) -> Literal["zero", "last"]:
+        """Zeros make a mean too short: where its length counts, dropped tokens come back."""
+        return self.dropped if self.normalize else "last"
+
     def num_outputs(self, examples: Examples) -> int:
         """Asked by fine-tuning alone, which ends here: a good vector takes more than one loss."""
         raise UserError(BROUGHT)
 
     def check_head(self, config: Any, examples: Examples) -> None:
         """Any encoder gives states to pool."""
-
-    def target(self, row: "Row", label: Any) -> Any:
-        """The label of the pair that the row is half of; no loss reads it."""
-        return label
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """(B, D) -> (B,): the vector along one random direction, the same in every run.
@@ -120,13 +119,7 @@ class Embed(Task):
 
     def _vectors(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
         """(count, D), not normalised."""
-        return by_text([self._pool(output) for output in outputs], rows, count)
-
-    def _pool(self, output: np.ndarray) -> np.ndarray:
-        """(D,) or (n, D) -> (D,)."""
-        if output.ndim == 1:
-            return output
-        return pool(output[None], np.ones((1, len(output))), self.pooling)[0]
+        return by_text(outputs, rows, count)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

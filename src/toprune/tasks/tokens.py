@@ -125,6 +125,10 @@ class Tags(Task):
         names = examples.label_names or [str(i) for i in range(outputs[0].shape[-1])]
         found = _read(outputs, rows, list(map(len, examples.texts)), names)
         labels: Any = examples.labels
+        if _largest(examples) >= len(names):
+            raise UserError(
+                f"tags go up to {_largest(examples)}, but the model has {len(names)} of them"
+            )
         tags = parse(names)
         judged = np.zeros((len(examples), 5), np.int64)
         for i, (guess, truth) in enumerate(zip(found, labels, strict=True)):
