@@ -30,6 +30,8 @@ def parts() -> dict[str, str]:
 
 def _row(run: dict[str, Any]) -> str:
     title, metric = TITLES[run["name"]]
+    if run.get("query_protected") is False and run["task"] == "rank":
+        title += ", query not protected"
     gap = run["difference"][metric]
     low, high = 100 * gap["low"], 100 * gap["high"]
     cells = [
