@@ -33,7 +33,7 @@ some = pairs[:64]  # to be timed
 torch.set_num_threads(1)  # one thread for everybody: nobody's pool waits on another's core
 fast = toprune.Runner(pruned, threads=1)
 with TemporaryDirectory() as copy:  # dense, but written and run as the pruned file is
-    export(copytree(dense, copy, dirs_exist_ok=True))
+    export(copytree(dense, copy, dirs_exist_ok=True), task="rank")
     slow = toprune.Runner(copy, threads=1, max_length=fast.sheet.max_length)
 same = {"max_length": fast.sheet.max_length, "activation_fn": torch.nn.Identity(), "device": "cpu"}
 before, stock, after = (CrossEncoder(model, **same) for model in (dense, pruned, pruned))

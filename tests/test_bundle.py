@@ -117,3 +117,13 @@ def test_tokenizer_without_a_known_limit_is_left_alone(tmp_path: Path):
     tokenizer.model_max_length = 17
     Bundle(make_model(), tokenizer, None, {}).save(tmp_path)
     assert tokenizer_config(tmp_path)["model_max_length"] == 17
+
+
+def test_a_task_is_said_where_the_head_does_not_tell(tmp_path: Path):
+    make_model("bert", 1).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    assert Bundle.load(tmp_path).task.NAME == "regress"
+    assert Bundle.load(tmp_path, "rank").task.NAME == "rank"
+    (tmp_path / "report.json").write_text('{"task": "regress"}')
+    with pytest.raises(UserError, match="is for the task regress, not for rank"):
+        Bundle.load(tmp_path, "rank")

@@ -195,12 +195,11 @@ def as_rows(task: Task, examples: Examples) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for i, text in enumerate(examples.texts):
         pair = None if examples.pairs is None else examples.pairs[i]
-        label = None if examples.labels is None else examples.labels[i]
+        label: Any = None if examples.labels is None else examples.labels[i]
         if isinstance(task, Rank):
             rows.append({"query": text, "document": pair, "label": label})
         elif isinstance(task, Answer):
-            found: Any = label
-            answers = {"text": [found[0][0]], "answer_start": [found[0][1]]}
+            answers = {"text": [label[0][0]], "answer_start": [label[0][1]]}
             rows.append({"question": text, "context": pair, "answers": answers})
         elif isinstance(task, Tags):
             names: Any = examples.label_names

@@ -223,9 +223,11 @@ def evaluate(
     data: Data | Any,
     *,
     split: str | None = None,
+    task: str | None = None,
 ) -> dict[str, Any]:
-    """Metrics of a bundle, or of any fine-tuned model directory, on labelled data."""
-    own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
+    """Metrics of a bundle, or of any fine-tuned model directory, on labelled data. task: what a
+    directory from elsewhere is for, where its head does not tell."""
+    own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
     data = _data(data)
     kind, glue = own.task, glue_of(own.report)
     names = class_names(own.model.config) if kind.HEAD in ("sequence", "tokens") else None

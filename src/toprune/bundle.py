@@ -56,8 +56,12 @@ class Bundle:
         path.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Bundle":
-        """Read a bundle, or any fine-tuned model directory; the plan must be for this model."""
+    def load(cls, folder: str | Path, task: str | None = None) -> "Bundle":
+        """Read a bundle, or any fine-tuned model directory; the plan must be for this model.
+
+        task: what a directory without a report is for, where its head does not tell: a ranker and
+        a regressor both have one output.
+        """
         from toprune.families import family_of
         from toprune.models import load_tokenizer, read_config, read_weights
 
@@ -65,6 +69,8 @@ class Bundle:
         if not folder.is_dir():
             raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
         report = read_report(folder)
+        if task is not None and report.setdefault("task", task) != task:
+            raise UserError(f"{folder} is for the task {report['task']}, not for {task}")
         model = read_weights(folder, task_for(report, read_config(folder))).eval()
         plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
         if plan is not None:

@@ -277,6 +277,7 @@ def export(
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
     skip_bad_rows: o.SkipBadRows = False,
+    task: o.ForeignTask = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -288,7 +289,7 @@ def export(
     from toprune.export import export as write
     from toprune.export import measured
 
-    report = write(bundle, int8=int8, say=partial(typer.echo, err=True))
+    report = write(bundle, int8=int8, task=task, say=partial(typer.echo, err=True))
     if data is not None:
         report["measured"] = measured(
             bundle,
@@ -309,6 +310,7 @@ def evaluate(
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
     skip_bad_rows: o.SkipBadRows = False,
+    task: o.ForeignTask = None,
     max_length: o.MaxLength = None,
     runtime: Annotated[
         Literal["torch", "onnx", "openvino"],
@@ -335,6 +337,8 @@ def evaluate(
     Bulk work: **toprune eval small --data in.jsonl --out out.jsonl --runtime onnx**
     """
     columns = _columns(text, pair, label)
+    if task is not None and runtime != "torch":
+        raise UserError("an exported file knows its task; say --task to toprune export")
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} is there already; choose another --out or say --overwrite")
     if runtime != "torch":
@@ -380,7 +384,7 @@ def evaluate(
         raise UserError("--precision and --threads are for exported files; say --runtime onnx, too")
     hush(debug)
     asked = _data(data, text, pair, label, max_length, skip_bad_rows)
-    report = toprune.evaluate(bundle, asked, split=split)
+    report = toprune.evaluate(bundle, asked, split=split, task=task)
     tell(report, as_json, tables.evaluated(report))
 
 

@@ -18,6 +18,10 @@ Task = Annotated[
         "sst2, mrpc, stsb, qqp, mnli, qnli, rte."
     ),
 ]
+ForeignTask = Annotated[
+    str | None,
+    typer.Option("--task", help="Of a model from elsewhere, where its head does not tell: rank."),
+]
 Schedule = Annotated[
     Literal["short", "paper"] | None,
     typer.Option(help="Of a GLUE task: short for a CPU, or ToP's own. Other options win over it."),

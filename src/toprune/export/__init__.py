@@ -33,25 +33,27 @@ def export(
     bundle: str | Path,
     *,
     int8: bool = False,
+    task: str | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Write onnx/model.onnx (and its int8 twin) into the bundle; returns what was checked.
 
-    A directory without a plan is exported dense, under a plan in which every token stays.
+    A directory without a plan is exported dense, under a plan in which every token stays; `task`:
+    what it is for, where it comes from elsewhere and its head does not tell.
     """
     folder = Path(bundle)
-    own = Bundle.load(folder)
+    own = Bundle.load(folder, task)
     _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
-    task = own.task
-    plan = own.plan or dense_plan(own.model, restore_of(task))
+    kind = own.task
+    plan = own.plan or dense_plan(own.model, restore_of(kind))
     limit = own.report.get("max_length") or max_positions(own.model.config)
     names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")
-        write_onnx(own.model, plan, stage / "model.onnx", names, task.OUTPUTS)
+        write_onnx(own.model, plan, stage / "model.onnx", names, kind.OUTPUTS)
         say("comparing it with torch")
         engine = OnnxRuntime(stage / "model.onnx", threads=None)
-        parity = check(own.model, plan, engine.run, limit, names=names, outputs=task.OUTPUTS)
+        parity = check(own.model, plan, engine.run, limit, names=names, outputs=kind.OUTPUTS)
         checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
         if int8:
             say("quantising to int8")
@@ -63,8 +65,8 @@ def export(
         sheet = Sheet.of(
             folder,
             stage,
-            task=task.NAME,
-            settings=settings_of(task),
+            task=kind.NAME,
+            settings=settings_of(kind),
             max_length=limit,
             inputs=tuple(names),
             pad_token_id=own.tokenizer.pad_token_id,
