@@ -215,7 +215,7 @@ def take_times() -> None:
         if chosen.pairs is not None and run.task != "embed":
             texts = list(zip(chosen.texts, chosen.pairs, strict=True))
         bundle = CACHE / "tasks" / path.stem
-        report = bench(bundle, texts=texts, threads=1, rounds=15, seconds=60, say=sets.say)
+        report = bench(bundle, texts=texts, threads=1, rounds=15, seconds=45, say=sets.say)
         path.write_text(json.dumps(found | {"latency": report}, indent=1) + "\n")
 
 
