@@ -226,7 +226,7 @@ def _write(name: str, budget: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=list(RUNS))
+    parser.add_argument("names", nargs="*", help=", ".join(RUNS))
     parser.add_argument("--time", action="store_true")
     args = parser.parse_args()
     for name in args.names:
