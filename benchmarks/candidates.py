@@ -2,8 +2,8 @@
 
 TREC-QA comes with its candidates: the official pairs, in the "raw" form with the questions whose
 answers are all right or all wrong (the latter are left out of the metrics, see `tasks/rank.py`).
-The files list the right answers first, so the candidates of a question are shuffled: equal scores
-keep the order given, and a model that scores all alike must not come out perfect.
+The files list the right answers first, so the candidates of a question are shuffled: the order in
+which they are given, the baseline that is printed, must tell nothing.
 
 Cranfield is a collection; BM25 finds the candidates. Its codes run backwards, by Cleverdon: 1 is a
 complete answer, 4 of minimum interest. They become relevance 4 to 1; what was not judged is 0. The
@@ -12,7 +12,7 @@ top more often than any other code: we read it as the paper whose author asked t
 take it out of that query's candidates, as neither relevant nor not. Queries that share it are of
 one author and much alike, so they stay in one split.
 
-    python benchmarks/candidates.py    # sizes, first-stage recall, metrics of the order given
+    python benchmarks/candidates.py    # results/candidates.json: sizes, recall, order given
 """
 
 import gzip
@@ -28,9 +28,11 @@ import numpy as np
 
 from sets import DATA, say
 from toprune.data import Examples
+from toprune.report import environment
 from toprune.run.texts import Row
 from toprune.tasks.rank import Rank, ranking
 
+RESULT = Path(__file__).parent / "results" / "candidates.json"
 K1, B = 1.2, 0.75
 DEPTH = 50  # candidates per query
 NEGATIVES = 20  # per training query, drawn from its candidates
@@ -159,21 +161,26 @@ def _read(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def _describe(name: str, found: dict[str, Examples]) -> None:
+def _describe(found: dict[str, Examples]) -> dict[str, Any]:
     """Sizes, and the metrics of the order in which the candidates are given."""
+    told: dict[str, Any] = {}
     for split, examples in found.items():
         rows = [Row(np.zeros(1, np.int64), None, text=i) for i in range(len(examples))]
         given = [np.array([-i]) for i in range(len(examples))]
         judged = Rank().judge(given, rows, examples)
-        said = ", ".join(f"{name} {value:.3f}" for name, value in Rank().metrics(judged).items())
-        count = len(set(examples.texts))
-        say(
-            f"{name} {split}: {len(examples)} pairs, {count} queries ({len(judged)} judged); {said}"
-        )
+        counts = {"pairs": len(examples), "queries": len(set(examples.texts))}
+        told[split] = counts | {"judged": len(judged)} | Rank().metrics(judged)
+        say(f"{split}: {told[split]}")
+    return told
+
+
+def main() -> None:
+    sets = {"trecqa": _describe(trecqa()), "cranfield": _describe(cranfield())}
+    recalls = {str(depth): recall(depth) for depth in (DEPTH, 2 * DEPTH)}
+    say(f"cranfield, recall of the first stage: {recalls}")
+    found = {"sets": sets, "cranfield_recall": recalls, "environment": environment()}
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    _describe("trecqa", trecqa())
-    _describe("cranfield", cranfield())
-    for depth in (DEPTH, 2 * DEPTH):
-        say(f"cranfield: recall of the first stage at {depth}: {recall(depth):.3f}")
+    main()

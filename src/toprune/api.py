@@ -1,7 +1,7 @@
 """The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
 input, found before the work begins wherever it can be."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from toprune.cost import reduction
 from toprune.data import Examples, split_validation
 from toprune.encode import Collate, encode, lengths, rows_of
 from toprune.errors import UserError
-from toprune.evaluation import answers_of, load_answers, save_answers
+from toprune.evaluation import answers_of, distance, load_answers, said_to, save_answers
 from toprune.families import has_segments, max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.glue import (
@@ -34,10 +34,9 @@ from toprune.glue import (
     load_sets,
     recipe_of,
 )
-from toprune.heads import outputs_of
 from toprune.methods.top import Top
 from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
-from toprune.plan import Plan, Score
+from toprune.plan import Score
 from toprune.processes import processes
 from toprune.report import evaluation_report, kept_per_layer, prune_report
 from toprune.stages import Job, Outcome, check_reach, run, settings_of
@@ -169,13 +168,12 @@ def prune(
     if out is not None:
         check_out(Path(out), overwrite=overwrite)
     config = config_of(model)
-    names = class_names(config) if kind.HEAD in ("sequence", "tokens") else None
-    train_set, held_out = _sets(data, kind, glue, training.seed, names)
+    train_set, held_out = _sets(data, kind, glue, training.seed, config)
     kind = _counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     kind.check_head(student.config, held_out)
     tokenizer = tokenizer or load_tokenizer(model)
-    limit = data.max_length or _told_length(model, glue) or _limit(student, kind, data, glue)
+    limit = _limit(student, kind, data, glue, _told_length(model, glue))
     features, tests = (_encode(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
     ids, until = _protected(tokenizer, kind, protect, protect_first)
     job = Job(
@@ -230,18 +228,9 @@ def evaluate(
     own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
     data = _data(data)
     kind, glue = own.task, glue_of(own.report)
-    names = class_names(own.model.config) if kind.HEAD in ("sequence", "tokens") else None
-    chosen = load_labelled(
-        data.source,
-        task=kind.NAME,
-        glue=glue,
-        columns=data.columns,
-        split=split,
-        label_names=names,
-        skip_bad_rows=data.skip_bad_rows,
-    )
+    chosen = load_labelled(split=split, **_reading(data, kind, glue, own.model.config))
     kind.check_head(own.model.config, chosen)
-    limit = data.max_length or own.report.get("max_length") or _limit(own.model, kind, data, glue)
+    limit = _limit(own.model, kind, data, glue, own.report.get("max_length"))
     features = _encode(own.model, own.tokenizer, kind, chosen, limit)
     if own.plan is not None:
         attach(own.model, own.plan)
@@ -317,19 +306,25 @@ def _data(data: Any) -> Data:
     return data if isinstance(data, Data) else Data(data)
 
 
+def _reading(data: Data, kind: Task, glue: Glue | None, config: Any) -> dict[str, Any]:
+    """How data are read; by the names of the model's classes where a config is given."""
+    named = config is not None and kind.HEAD in ("sequence", "tokens")
+    return {
+        "source": data.source,
+        "task": kind.NAME,
+        "glue": glue,
+        "columns": data.columns,
+        "label_names": class_names(config) if named else None,
+        "skip_bad_rows": data.skip_bad_rows,
+    }
+
+
 def _sets(
-    data: Data, kind: Task, glue: Glue | None, seed: int, names: list[str] | None = None
+    data: Data, kind: Task, glue: Glue | None, seed: int, config: Any = None
 ) -> tuple[Examples, Examples]:
     """(train, held out): the sets that the source has, or a seeded split of its only one. Held out
     is test before validation, but for GLUE validation, which is what everyone reports."""
-    sets = load_sets(
-        data.source,
-        task=kind.NAME,
-        glue=glue,
-        columns=data.columns,
-        label_names=names,
-        skip_bad_rows=data.skip_bad_rows,
-    )
+    sets = load_sets(**_reading(data, kind, glue, config))
     train_set = sets.get("train") or next(iter(sets.values()))
     order = ("test", "validation") if glue is None else ("validation", "test")
     others = [sets[name] for name in order if name in sets and sets[name] is not train_set]
@@ -371,10 +366,12 @@ def _told_length(model: Source, glue: Glue | None) -> int | None:
     return read_report(Path(model)).get("max_length")
 
 
-def _limit(model: Any, task: Task, data: Data, glue: Glue | None) -> int:
+def _limit(model: Any, task: Task, data: Data, glue: Glue | None, told: int | None = None) -> int:
+    """The asked length; else what the model's directory tells, or what is usual for the task, if
+    the model can take as much."""
     most = max_positions(model.config)
     usual = LIMITS.get(task.NAME, most) if glue is None else glue.max_length
-    return data.max_length or min(most, usual)
+    return data.max_length or min(most, told or usual)
 
 
 def _protected(
@@ -417,7 +414,7 @@ def _search_weight(job: Job, *, resume: bool) -> Top:
     held = [job.features[i] for i in rows[:cut]]
     rest = [job.features[i] | {"index": j} for j, i in enumerate(rows[cut:])]
     batches = [batch for _, batch in in_batches(held, Collate(job.tokenizer))]
-    dense = _said(job, batches)
+    dense = said_to(job.model, job.task, batches)
     found: list[tuple[float, float]] = []
     for weight in (1e-2, 1e-3, 1e-4):
         trial = replace(
@@ -427,33 +424,7 @@ def _search_weight(job: Job, *, resume: bool) -> Top:
             work=job.work / f"weight-{weight:g}",
         )
         outcome: Outcome = run(trial, resume=resume)
-        said = _said(job, batches, outcome.plan)
-        off = [
-            float(job.task.distill_loss(a, b, batch["attention_mask"])) * len(a)
-            for a, b, batch in zip(said, dense, batches, strict=True)
-        ]
-        found.append((sum(off), weight))
+        said = said_to(job.model, job.task, batches, outcome.plan)
+        found.append((distance(job.task, said, dense, batches), weight))
         job.model.load_state_dict(keep)
     return replace(job.top, distill_weight=min(found)[1])
-
-
-def _said(
-    job: Job, batches: Sequence[dict[str, torch.Tensor]], plan: Plan | None = None
-) -> list[torch.Tensor]:
-    """The model's outputs, batch by batch, under a plan or none."""
-    if plan is not None:
-        attach(job.model, plan)
-    training = job.model.training
-    job.model.eval()
-    with torch.inference_mode():
-        out = [
-            outputs_of(
-                job.task,
-                job.model(**{k: v for k, v in batch.items() if k != "labels"}),
-                batch["attention_mask"],
-            )
-            for batch in batches
-        ]
-    job.model.train(training)
-    detach(job.model)
-    return out

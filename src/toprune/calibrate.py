@@ -10,11 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from toprune.attachment import attach, detach
-from toprune.heads import outputs_of
+from toprune.evaluation import distance, said_to
 from toprune.plan import DENOMINATOR, Plan, Step
 from toprune.progress import bar
 from toprune.tasks import Task
@@ -34,35 +32,21 @@ def calibrate(
     seed: int,
 ) -> Plan:
     """The plan of least divergence from the dense model; every candidate meets the budget."""
-    training = model.training
-    detach(model).eval()
     rng = np.random.default_rng(seed)
-    try:
-        with torch.inference_mode(), bar("calibrating", len(starts) + moves) as advance:
+    with bar("calibrating", len(starts) + moves) as advance:
+        dense = said_to(model, task, batches)
 
-            def said(batch: dict[str, Tensor]) -> Tensor:
-                return outputs_of(task, model(**batch), batch["attention_mask"])
+        def loss(plan: Plan) -> float:
+            found = distance(task, said_to(model, task, batches, plan), dense, batches)
+            advance()
+            return found
 
-            dense = [said(batch) for batch in batches]
-
-            def loss(plan: Plan) -> float:
-                attach(model, plan)
-                terms = [
-                    task.distill_loss(said(batch), target, batch["attention_mask"]).item()
-                    * len(target)
-                    for batch, target in zip(batches, dense, strict=True)
-                ]
-                advance()
-                return sum(terms)
-
-            losses = [loss(plan) for plan in starts]
-            value, plan = min(losses), starts[losses.index(min(losses))]
-            for _ in range(moves):
-                moved = repaired(_move(plan, rng))
-                if (found := loss(moved)) < value:
-                    value, plan = found, moved
-    finally:
-        detach(model).train(training)
+        losses = [loss(plan) for plan in starts]
+        value, plan = min(losses), starts[losses.index(min(losses))]
+        for _ in range(moves):
+            moved = repaired(_move(plan, rng))
+            if (found := loss(moved)) < value:
+                value, plan = found, moved
     return plan
 
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from toprune.attachment import attach, detach
 from toprune.batching import in_batches
 from toprune.encode import Collate
 from toprune.heads import by_token, outputs_of
+from toprune.plan import Plan
 from toprune.progress import bar
 from toprune.tasks import Task
 
@@ -28,15 +31,48 @@ def answers_of(
     model.eval()
     with torch.inference_mode(), bar(label, len(features)) as advance:
         for rows, batch in in_batches(features, collate):
-            batch.pop("labels", None)
             mask = batch["attention_mask"]
-            found = outputs_of(task, model(**batch), mask).numpy(force=True)
+            found = outputs_of(task, model(**_inputs(batch)), mask).numpy(force=True)
             for row, one in zip(rows, found, strict=True):
                 length = len(features[row]["input_ids"])
                 out[row] = one[:length].copy() if by_token(task) else one
             advance(len(rows))
     model.train(training)
     return out
+
+
+def said_to(
+    model: Any, task: Task, batches: Sequence[dict[str, Tensor]], plan: Plan | None = None
+) -> list[Tensor]:
+    """The outputs, batch by batch, under a plan or none; leaves the model without one."""
+    detach(model)
+    if plan is not None:
+        attach(model, plan)
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            return [
+                outputs_of(task, model(**_inputs(batch)), batch["attention_mask"])
+                for batch in batches
+            ]
+    finally:
+        detach(model).train(training)
+
+
+def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x for name, x in batch.items() if name != "labels"}
+
+
+def distance(
+    task: Task, one: Sequence[Tensor], dense: Sequence[Tensor], batches: Sequence[dict[str, Tensor]]
+) -> float:
+    """How far outputs are from the dense model's: the distillation loss, summed over texts."""
+    terms = [
+        task.distill_loss(a, b, batch["attention_mask"]).item() * len(b)
+        for a, b, batch in zip(one, dense, batches, strict=True)
+    ]
+    return sum(terms)
 
 
 def save_answers(path: Path, outputs: Sequence[np.ndarray]) -> None:

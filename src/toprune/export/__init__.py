@@ -46,7 +46,8 @@ def export(
     _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
     kind = own.task
     plan = own.plan or dense_plan(own.model, restore_of(kind))
-    limit = own.report.get("max_length") or max_positions(own.model.config)
+    most = max_positions(own.model.config)
+    limit = min(most, own.report.get("max_length") or most)
     names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")

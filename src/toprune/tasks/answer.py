@@ -39,7 +39,8 @@ class Answer(Task):
     max_answer: int = 30  # tokens
     best: int = 20  # spans of a window that share the probability of an answer
     no_answer: bool = False  # it may say that there is none (SQuAD v2)
-    threshold: float = 0.0  # by how much "none" must beat the best span
+    # By how much "none" must beat the best span; fine-tuning and pruning choose it on train.
+    threshold: float = 0.0
 
     NAME: ClassVar[str] = "answer"
     METRICS: ClassVar[tuple[str, ...]] = ("f1", "exact")  # with no_answer `metrics` adds best_*
