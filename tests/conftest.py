@@ -14,13 +14,22 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AlbertConfig,
     AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertConfig,
+    CamembertConfig,
+    DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
+    EuroBertConfig,
+    GteConfig,
+    JinaEmbeddingsV3Config,
+    ModernBertConfig,
+    MPNetConfig,
+    NomicBertConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
     XLMRobertaConfig,
@@ -28,8 +37,7 @@ from transformers import (
 
 SPECIAL = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # PAD is 1, as in RoBERTa: nobody may assume 0
 WORDS = [f"w{i}" for i in range(60)]
-FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert")
-SEGMENTED = ("bert", "electra")  # families whose tokenizers give token_type_ids
+SEGMENTED = ("bert", "electra", "albert")  # families whose tokenizers give token_type_ids
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -39,6 +47,8 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 66,  # 64 tokens fit every family: RoBERTa's table starts at 2
     "initializer_range": 0.5,  # the usual 0.02 makes attention flat, and every score a tie
 }
+CALM = SIZES | {"initializer_range": 0.3}  # gates multiply: rounding would grow with them
+SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
 CONFIGS = {
     "bert": lambda **own: BertConfig(**SIZES, **own),
     "roberta": lambda **own: RobertaConfig(**SIZES, type_vocab_size=1, **own),
@@ -53,7 +63,33 @@ CONFIGS = {
         initializer_range=0.5,
         **own,
     ),
+    "camembert": lambda **own: CamembertConfig(**SIZES, type_vocab_size=1, **own),
+    "albert": lambda **own: AlbertConfig(
+        **SIZES, embedding_size=16, num_hidden_groups=2, type_vocab_size=2, **own
+    ),
+    "mpnet": lambda **own: MPNetConfig(**SIZES, **own),
+    "deberta-v2": lambda **own: DebertaV2Config(  # as v3 is
+        **SIZES,
+        relative_attention=True,
+        position_buckets=8,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        type_vocab_size=0,
+        **own,
+    ),
+    "modernbert": lambda **own: ModernBertConfig(
+        **SIZES, **SPECIAL_IDS, local_attention=12, global_attn_every_n_layers=2, **own
+    ),
+    "eurobert": lambda **own: EuroBertConfig(
+        **SIZES, **SPECIAL_IDS, num_key_value_heads=2, classifier_pooling="bos", **own
+    ),
+    "gte": lambda **own: GteConfig(**CALM, type_vocab_size=0, **own),
+    "nomic_bert": lambda **own: NomicBertConfig(**CALM, type_vocab_size=1, **own),
+    "jina_embeddings_v3": lambda **own: JinaEmbeddingsV3Config(**SIZES, **own),
 }
+FAMILIES = tuple(CONFIGS)
 HEADS: dict[str, Any] = {
     "sequence": AutoModelForSequenceClassification,
     "answer": AutoModelForQuestionAnswering,

@@ -44,7 +44,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, alive: Tensor) -> tuple[Tensor, Ten
         live = [r for r in range(K) if alive[b, r]]
         for h in range(H):
             for i in live:
-                e = {j: math.exp(float(q[b, h, i] @ k[b, h, j]) / math.sqrt(D)) for j in live}
+                e = {j: math.exp(float(q[b, h, i] @ k[b, h, j])) for j in live}
                 for j in live:
                     p = e[j] / sum(e.values())
                     context[b, h, i] += p * v[b, h, j]
@@ -137,7 +137,7 @@ def test_no_mask_when_all_rows_live() -> None:
 
 def test_heads_split_and_merge() -> None:
     x = torch.randn(2, 5, H * D)
-    heads = split_heads(x, H)
+    heads = split_heads(x, D)
     assert heads.shape == (2, H, 5, D)
     assert torch.equal(heads[:, 1], x[..., D:])
     assert torch.equal(merge_heads(heads), x)

@@ -20,7 +20,7 @@ from toprune.encode import Collate, encode, rows_of
 from toprune.evaluation import answers_of
 from toprune.export import export
 from toprune.fit import Training
-from toprune.heads import HEADS
+from toprune.heads import HEADS, restore_of
 from toprune.plan import Plan, Score, Step
 from toprune.run.evaluate import evaluate as evaluate_onnx
 from toprune.tasks import (
@@ -32,7 +32,6 @@ from toprune.tasks import (
     Regress,
     Tags,
     Task,
-    restore_of,
     settings_of,
     texts_of,
 )
@@ -105,7 +104,16 @@ def make_examples(task: Task, count: int = 40, seed: int = 0) -> Examples:
 def make_plan(task: Task, score: Score, family: str = "bert") -> Plan:
     probe = tuple(np.random.default_rng(1).normal(size=32).tolist()) if score == "probe" else None
     first = {"protect": (2,), "protect_until": 2} if task.HEAD == "answer" else {}
-    return Plan(family, 4, 32, score, STEPS, probe=probe, restore=restore_of(task), **first)
+    return Plan(
+        family,
+        4,
+        32,
+        score,
+        STEPS,
+        probe=probe,
+        restore=restore_of(task, CONFIGS[family]()),
+        **first,
+    )
 
 
 def worst(one: list[np.ndarray], other: list[np.ndarray]) -> float:
@@ -178,7 +186,7 @@ def test_from_data_to_answers(name: str, score: Score, tmp_path: Path):
     )
     assert bundle.plan is not None
     assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(1.5, rel=0.02)
-    assert bundle.plan.restore == restore_of(task)
+    assert bundle.plan.restore == restore_of(task, bundle.model.config)
     assert bundle.task == task
     assert np.isfinite(bundle.report["agreement"])
     export(tmp_path / "small", int8=True)

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from toprune.attention import attend, merge_heads, split_heads
+from toprune.attention import attend, merge_heads, rotate, share_heads, split_heads
+from toprune.cost import Sizes
 from toprune.errors import UserError
-from toprune.families import Family, family_of
+from toprune.families import Family, family_of, patches, reads_every_token
 from toprune.plan import Plan, Restore
 from toprune.tokens import (
     Rows,
@@ -111,15 +112,20 @@ class Run:
     checkpointing may run a layer again."""
 
     family: Family
-    heads: int
-    last: int
+    base: Any  # whose layers these are
+    sizes: Sizes
     policy: Policy
+    passed: int = 0  # layers of this pass: the depth, where one module is layer after layer
     at: list[Tokens | None] = field(default_factory=list)  # tokens that enter layer i
     left: list[tuple[Tensor, Tokens] | None] = field(default_factory=list)  # (states, before drop)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts afresh: states of the last pass may hang in a graph, which has no copy."""
         return vars(self) | {"at": [], "left": []}
+
+    @property
+    def last(self) -> int:
+        return self.sizes.layers - 1
 
     @property
     def whole(self) -> bool:
@@ -165,16 +171,44 @@ class Run:
     def _attention(
         self, module: Any, queries: Tensor, states: Tensor, tokens: Tokens, *, scored: bool
     ) -> tuple[Tensor, Tensor | None]:
-        project_q, project_k, project_v = self.family.projections(module)
+        family, size = self.family, self.sizes.head_size
+        project_q, project_k, project_v = family.projections(module)
+        seen = family.before_attention(module, states)
+        own = seen if queries is states else family.before_attention(module, queries)
+        q = split_heads(project_q(own), size) * family.scale(module, size)
+        k, v = split_heads(project_k(seen), size), split_heads(project_v(seen), size)
+        where = tokens.index
+        where_q = where[:, : queries.shape[1]]
+        if family.rotary is not None:
+            q = rotate(q, *family.rotary(self.base, module, where_q))
+            k = rotate(k, *family.rotary(self.base, module, where))
+        k, v = share_heads(k, self.sizes.heads), share_heads(v, self.sizes.heads)
+        positions = None
+        if family.bias is not None:
+            positions = family.bias(self.base, module, q, k, where_q, where)
         context, received = attend(
-            split_heads(project_q(queries), self.heads),
-            split_heads(project_k(states), self.heads),
-            split_heads(project_v(states), self.heads),
+            q,
+            k,
+            v,
             tokens,
-            dropout=self.family.dropout(module) if module.training else 0.0,
+            positions=positions,
+            dropout=family.dropout(module) if module.training else 0.0,
             scored=scored,
         )
-        return self.family.after_attention(module, merge_heads(context), queries), received
+        return family.after_attention(module, merge_heads(context), queries), received
+
+    def convolve(self, module: Any, entered: Tensor, states: Tensor) -> Tensor:
+        """The part that a convolution over all that `entered` (B, S, D) adds to the first layer's
+        states (B, K, D), and to those of tokens that have left there."""
+        first, then = self.at[0], self.at[1]
+        assert first is not None
+        assert then is not None
+        assert self.family.convolved is not None
+        assert self.family.blend is not None
+        part = self.family.convolved(module, entered, first.alive)
+        if self.left[0] is not None:
+            self.left[0] = (self.family.blend(module, self.left[0][0], part), first)
+        return self.family.blend(module, states, take(part, then.index))
 
     def finish(self, hidden: Tensor) -> Tensor:
         """Every token back at its place (B, S, D) with its last state, or zeros, for heads that
@@ -187,7 +221,8 @@ class Run:
             hidden = hidden * final.weight[..., None]  # who is about to leave counts for less
         for left in self.left:
             if left is not None:
-                buffer = restore(buffer, *left)
+                states, tokens = left
+                buffer = restore(buffer, self.family.at_the_end(self.base, states), tokens)
         return restore(buffer, hidden, final)
 
 
@@ -196,26 +231,33 @@ def attach(model: Any, plan: Plan, *, gather: bool = True) -> Any:
     family = family_of(model)
     sizes = family.sizes(model.config)
     plan.check_model(family.name, sizes.layers, sizes.width)
+    if plan.restore == "none" and reads_every_token(model):
+        raise UserError(
+            f"the head of {type(model).__name__} reads every token, and this plan does not bring "
+            'dropped ones back; it needs restore="last"'
+        )
     return attach_policy(model, Follow(plan, gather=gather))
 
 
 def attach_policy(model: Any, policy: Policy) -> Any:
     """Let `policy` decide in every forward pass. A model that has one already changes hands."""
     family = family_of(model)
-    sizes = family.sizes(model.config)
-    return attach_run(model, Run(family, sizes.heads, sizes.layers - 1, policy))
+    return attach_run(model, Run(family, model.base_model, family.sizes(model.config), policy))
 
 
 def attach_run(model: Any, run: Any) -> Any:
     """Let `run` execute the layers: ours in torch, or the one that is traced for ONNX."""
     detach(model)
-    base = model.base_model
-    base.__class__ = _swapped(type(base), _base_forward)
-    base._toprune = run
-    layers: Any = family_of(model).layers(base)
-    for i, layer in enumerate(layers):
-        layer.__class__ = _swapped(type(layer), _layer_forward)
-        layer._toprune = (run, i)
+    base, family = model.base_model, family_of(model)
+    depths: dict[Any, list[int]] = {}
+    for i, layer in enumerate(family.layers(base)):
+        depths.setdefault(layer, []).append(i)
+    _swap(base, _image_forward if family.images else _base_forward, run)
+    for layer, where in depths.items():
+        _swap(layer, _layer_forward, (run, where))
+    conv = family.convolution(base)
+    if conv is not None:
+        _swap(conv, _convolution_forward, run)
     return model
 
 
@@ -233,14 +275,18 @@ def attached(model: Any) -> Run | None:
     return model.base_model.__dict__.get("_toprune")
 
 
-def _swapped(stock: type[nn.Module], forward: Any) -> type[nn.Module]:
-    return type(stock.__name__, (stock,), {"forward": forward, "__module__": stock.__module__})
+def _swap(module: Any, forward: Any, state: Any) -> None:
+    stock = type(module)
+    own = {"forward": forward, "__module__": stock.__module__}
+    module.__class__ = type(stock.__name__, (stock,), own)
+    module._toprune = state
 
 
 def _base_forward(
     self: Any, input_ids: Any = None, attention_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     run = self._toprune
+    run.passed = 0
     given = input_ids if input_ids is not None else kwargs.get("inputs_embeds")
     if given is None:
         raise ValueError("give input_ids or inputs_embeds")
@@ -248,9 +294,27 @@ def _base_forward(
         attention_mask = torch.ones(given.shape[:2], dtype=torch.long, device=given.device)
     if attention_mask.dim() != 2:
         raise ValueError("attention_mask must be (batch, length): 1 for tokens, 0 for padding")
+    moved = kwargs.get("position_ids") is not None
+    if moved and (run.family.rotary is not None or run.family.bias is not None):
+        raise ValueError("position_ids of your own: this family reads them inside attention")
     run.begin(input_ids, attention_mask)
-    stock = type(self).__bases__[0]
-    out = stock.forward(self, input_ids, attention_mask, *args, **kwargs)  # type: ignore
+    stock: Any = type(self).__bases__[0]
+    return _finished(run, stock.forward(self, input_ids, attention_mask, *args, **kwargs))
+
+
+def _image_forward(self: Any, pixel_values: Any = None, *args: Any, **kwargs: Any) -> Any:
+    run = self._toprune
+    run.passed = 0
+    if kwargs.pop("attention_mask", None) is not None:
+        raise ValueError("attention_mask: an image has no padding")
+    batch, _, height, width = pixel_values.shape
+    tokens = patches(self.config, height, width) + 1
+    run.begin(None, torch.ones(batch, tokens, dtype=torch.long, device=pixel_values.device))
+    stock: Any = type(self).__bases__[0]
+    return _finished(run, stock.forward(self, pixel_values, *args, **kwargs))
+
+
+def _finished(run: Any, out: Any) -> Any:
     if not run.whole:
         return out
     if isinstance(out, tuple):  # return_dict=False
@@ -259,6 +323,12 @@ def _base_forward(
     return out
 
 
-def _layer_forward(self: Any, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
-    run, i = self._toprune
-    return run.layer(self, i, hidden_states)
+def _layer_forward(self: Any, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+    run, depths = self._toprune
+    i = depths[0] if len(depths) == 1 else run.passed  # a fixed one may be computed again
+    run.passed += 1
+    return run.family.returns(run.layer(self, i, hidden_states))
+
+
+def _convolution_forward(self: Any, entered: Tensor, states: Tensor, _: Any) -> Tensor:
+    return self._toprune.convolve(self, entered, states)

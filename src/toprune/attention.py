@@ -29,17 +29,30 @@ def key_bias(tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, *, dropout: float = 0.0, scored: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tokens: Tokens,
+    *,
+    positions: Tensor | None = None,
+    dropout: float = 0.0,
+    scored: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Context (B, H, Q, d) of queries (B, H, Q, d) over keys and values (B, H, K, d).
+    """Context (B, H, Q, d) of scaled queries (B, H, Q, d) over keys and values (B, H, K, d).
 
-    With `scored` also the received attention (B, K): the mean over heads and *live* queries of the
-    probability that a token gets, before dropout (ToP eq. 3). Then Q == K.
+    `positions` (B, H or 1, Q, K) is what the family adds to the logits. With `scored` also the
+    received attention (B, K): the mean over heads and *live* queries of the probability that a
+    token gets, before dropout (ToP eq. 3). Then Q == K.
     """
     bias = key_bias(tokens, q.dtype)
+    if positions is not None:
+        bias = positions if bias is None else positions + bias
     if not scored and tokens.weight is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout), None
-    logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        context = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0
+        )
+        return context, None
+    logits = q @ k.transpose(-1, -2)
     p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
     received = _received(p, tokens) if scored else None
     return F.dropout(p, dropout, training=dropout > 0) @ v, received
@@ -52,9 +65,23 @@ def _received(p: Tensor, tokens: Tokens) -> Tensor:
     return torch.einsum("bhqk,bq->bk", p, live) / (p.shape[1] * live.sum(1, keepdim=True))
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, D) -> (B, H, T, D / H)"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+def split_heads(x: Tensor, size: int) -> Tensor:
+    """(B, T, H * d) -> (B, H, T, d)"""
+    return x.unflatten(-1, (-1, size)).transpose(1, 2)
+
+
+def share_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values (B, G, T, d) of groups of heads, as (B, H, T, d)."""
+    groups = x.shape[1]
+    if groups == heads:
+        return x
+    return x.unsqueeze(2).expand(-1, -1, heads // groups, -1, -1).flatten(1, 2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (B, H, T, d) turned by the angles of its rows' positions, (B, T, d) each."""
+    one, other = x.chunk(2, -1)
+    return x * cos.unsqueeze(1) + torch.cat((-other, one), -1) * sin.unsqueeze(1)
 
 
 def merge_heads(x: Tensor) -> Tensor:

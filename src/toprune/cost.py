@@ -23,6 +23,30 @@ class Sizes:
     width: int
     heads: int
     inner: int
+    head_width: int | None = None  # width / heads, unless the architecture says otherwise
+    key_heads: int | None = None  # fewer than heads where several queries share a key
+    gated: bool = False  # the FFN has a third matrix, which gates the first
+    relative: int = 0  # positions that every query and key is multiplied with (disentangled)
+    entry: int = 0  # MACs of a token before any may leave: embedding projections, convolutions
+
+    @property
+    def head_size(self) -> int:
+        return self.head_width or self.width // self.heads
+
+    @property
+    def attended(self) -> int:
+        """Width of all queries of a token."""
+        return self.heads * self.head_size
+
+    @property
+    def keyed(self) -> int:
+        """Width of all keys of a token."""
+        return (self.key_heads or self.heads) * self.head_size
+
+    @property
+    def feed(self) -> int:
+        """MACs of a token's FFN."""
+        return (3 if self.gated else 2) * self.width * self.inner
 
 
 @dataclass(frozen=True)
@@ -49,17 +73,20 @@ def total_macs(
     needed for all. A head that reads every row has no short last layer; where dropped rows come
     back with their last state, each needs its FFN and is dropped after it.
     """
-    d = sizes.width
-    project, mix, feed = d * d, 2 * d, 2 * d * sizes.inner
+    # A token as query (with its output projection), as key and value, in a pair, in the FFN.
+    place = sizes.attended * sizes.relative
+    asked = 2 * sizes.width * sizes.attended + place
+    read = 2 * sizes.width * sizes.keyed + place
+    mix, feed = 2 * sizes.attended, sizes.feed
     fed = tokens[:-1] if restore == "last" else tokens[1:]
-    whole = sum(
-        4 * project * t + mix * t2 + feed * u
+    whole = sizes.entry * tokens[0] + sum(
+        (asked + read) * t + mix * t2 + feed * u
         for t, t2, u in zip(tokens[:-1], squares[:-1], fed, strict=True)
     )
     t, t2 = tokens[-1], squares[-1]
     if restore == "none":
-        return whole + 2 * project * (t + examples) + mix * t + feed * examples
-    return whole + 4 * project * t + mix * t2 + feed * t
+        return whole + read * t + asked * examples + mix * t + feed * examples
+    return whole + (asked + read) * t + mix * t2 + feed * t
 
 
 def example_macs(sizes: Sizes, entering: list[int], restore: Restore, *, probed: bool) -> int:
@@ -82,8 +109,8 @@ def executed_macs(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
 
 def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
     """ToP eq. 4: softmax counted, FFN on all tokens that enter the layer, last layer whole."""
-    d = sizes.width
-    linear, quadratic = 4 * d * d + 2 * d * sizes.inner, 2 * d + sizes.heads
+    linear = 2 * sizes.width * (sizes.attended + sizes.keyed) + sizes.feed
+    quadratic = 2 * sizes.attended + sizes.heads
     return sum(linear * t + quadratic * t * t for t in entering)
 
 

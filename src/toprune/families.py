@@ -1,52 +1,117 @@
 """The only file that knows Hugging Face architectures: where the parts of a layer are.
 
-A family is data: the three projections, what follows attention, the feed-forward part. The layer
-body itself is ours and the same for all (`attachment.py`), which is what lets a layer compute only
-the rows somebody reads, weigh keys while learning, and take scores before dropout.
+A family is data: the three projections, what follows attention, the feed-forward part, and for some
+what positions do inside attention. The layer body itself is ours and the same for all
+(`attachment.py`), which is what lets a layer compute only the rows somebody reads, weigh keys while
+learning, and take scores before dropout. `docs/add-a-family.md` adds one from start to end.
+
+Shapes: B batch, Q queries, K keys, H heads, d width of a head. `where` (B, K) is the original
+position of every row: after a drop, neighbours in memory are not neighbours in the text.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from toprune.cost import Sizes
 from toprune.errors import UserError
 
-Layer = Any  # a Hugging Face layer module: its attributes are what a Family describes
+Base = Any  # a Hugging Face base model
+Layer = Any  # one of its layers: its attributes are what a Family describes
+Projection = Any  # a module or a `Part` of one: callable, with `weight` and `bias`
+
+FAR = -1e30  # what keeps a key out of a local window; finite, so that no row is without a number
 
 
 @dataclass(frozen=True)
 class Family:
     name: str
-    layers: Callable[[Any], nn.ModuleList]  # of the base model
-    projections: Callable[[Layer], tuple[nn.Module, nn.Module, nn.Module]]  # query, key, value
+    layers: Callable[[Base], Sequence[Layer]]  # by depth; a shared one appears once for each
+    projections: Callable[[Layer], tuple[Projection, Projection, Projection]]  # query, key, value
     dropout: Callable[[Layer], float]  # of attention probabilities
     after_attention: Callable[[Layer, Tensor, Tensor], Tensor]  # (context, residual) -> state
     feed_forward: Callable[[Layer, Tensor], Tensor]
     sizes: Callable[[Any], Sizes]
+    before_attention: Callable[[Layer, Tensor], Tensor] = lambda _, x: x  # pre-norm
+    at_the_end: Callable[[Base, Tensor], Tensor] = lambda _, x: x  # a norm after the last layer
+    returns: Callable[[Tensor], Any] = lambda state: state  # what the stock loop expects of a layer
+    # cos and sin, (B, K, d) each, of a layer's rotary positions: (base, layer, where)
+    rotary: Callable[[Base, Layer, Tensor], tuple[Tensor, Tensor]] | None = None
+    # added to the logits, (B, H or 1, Q, K): (base, layer, scaled q, k, where of q, where of k)
+    bias: Callable[[Base, Layer, Tensor, Tensor, Tensor, Tensor], Tensor | None] | None = None
+    scale: Callable[[Layer, int], float] = lambda _, d: d**-0.5  # of logits
+    # a convolution beside the first layer: the module, and its part of the states, (B, S, D)
+    convolution: Callable[[Base], Any] = lambda _: None
+    convolved: Callable[[Any, Tensor, Tensor], Tensor] | None = None  # (module, input, alive)
+    blend: Callable[[Any, Tensor, Tensor], Tensor] | None = None  # (module, state, its part)
+    first_position: Callable[[Any], int] = lambda _: 0  # where the position table really begins
+    positions: Callable[[Any], int] = lambda config: config.max_position_embeddings
+    images: bool = False  # pixel_values in place of input_ids
+    since: str = "0.1"
 
 
-def _bert(name: str) -> Family:
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a fused projection, used like a projection of its own."""
+
+    fused: Any
+    first: int
+    last: int
+
+    @property
+    def weight(self) -> Tensor:
+        return self.fused.weight[self.first : self.last]
+
+    @property
+    def bias(self) -> Tensor | None:
+        bias = self.fused.bias
+        return None if bias is None else bias[self.first : self.last]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+# -- BERT and those that are built like it -------------------------------------------------------
+
+
+def _bert(name: str, **own: Any) -> Family:
     return Family(
-        name=name,
-        layers=lambda base: base.encoder.layer,
-        projections=lambda x: (
-            x.attention.self.query,
-            x.attention.self.key,
-            x.attention.self.value,
-        ),
-        dropout=lambda x: x.attention.self.dropout.p,
-        after_attention=lambda x, context, residual: x.attention.output(context, residual),
-        feed_forward=lambda x, state: x.output(x.intermediate(state), state),
-        sizes=lambda c: Sizes(
-            layers=c.num_hidden_layers,
-            width=c.hidden_size,
-            heads=c.num_attention_heads,
-            inner=c.intermediate_size,
-        ),
+        **{
+            "name": name,
+            "layers": lambda base: base.encoder.layer,
+            "projections": lambda x: (
+                x.attention.self.query,
+                x.attention.self.key,
+                x.attention.self.value,
+            ),
+            "dropout": lambda x: x.attention.self.dropout.p,
+            "after_attention": lambda x, context, residual: x.attention.output(context, residual),
+            "feed_forward": lambda x, state: x.output(x.intermediate(state), state),
+            "sizes": _bert_sizes,
+            **own,
+        }
     )
+
+
+def _bert_sizes(config: Any) -> Sizes:
+    inside = getattr(config, "embedding_size", config.hidden_size)
+    return Sizes(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        inner=config.intermediate_size,
+        entry=0 if inside == config.hidden_size else inside * config.hidden_size,
+    )
+
+
+def _after_padding(config: Any) -> int:
+    """RoBERTa's position table starts behind the row of the padding token."""
+    return config.pad_token_id + 1
 
 
 _DISTILBERT = Family(
@@ -61,23 +126,319 @@ _DISTILBERT = Family(
     sizes=lambda c: Sizes(layers=c.n_layers, width=c.dim, heads=c.n_heads, inner=c.hidden_dim),
 )
 
+
+# -- ALBERT: the same layers at several depths ---------------------------------------------------
+
+
+def _albert_layers(base: Base) -> list[Layer]:
+    config, groups = base.config, base.encoder.albert_layer_groups
+    each = config.num_hidden_layers / config.num_hidden_groups
+    return [
+        layer
+        for depth in range(config.num_hidden_layers)
+        for layer in groups[int(depth / each)].albert_layers
+    ]
+
+
+_ALBERT = _bert(
+    "albert",
+    layers=_albert_layers,
+    projections=lambda x: (x.attention.query, x.attention.key, x.attention.value),
+    dropout=lambda x: x.attention.attention_dropout.p,
+    after_attention=lambda x, context, residual: x.attention.LayerNorm(
+        residual + x.attention.output_dropout(x.attention.dense(context))
+    ),
+    feed_forward=lambda x, state: x.full_layer_layer_norm(x.ff_chunk(state) + state),
+    sizes=lambda c: replace(_bert_sizes(c), layers=c.num_hidden_layers * c.inner_group_num),
+    since="0.2",
+)
+
+
+# -- MPNet: a bias by relative position, the same in every layer ---------------------------------
+
+
+def _mpnet_bias(
+    base: Base, _: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+) -> Tensor:
+    apart = where_k.unsqueeze(1) - where_q.unsqueeze(2)  # (B, Q, K)
+    buckets = base.encoder.relative_position_bucket(apart)
+    return base.encoder.relative_attention_bias(buckets).permute(0, 3, 1, 2)
+
+
+_MPNET = _bert(
+    "mpnet",
+    projections=lambda x: (x.attention.attn.q, x.attention.attn.k, x.attention.attn.v),
+    dropout=lambda x: x.attention.attn.dropout.p,
+    after_attention=lambda x, context, residual: x.attention.LayerNorm(
+        x.attention.dropout(x.attention.attn.o(context)) + residual
+    ),
+    bias=_mpnet_bias,
+    returns=lambda state: (state,),
+    first_position=lambda _: 2,  # whatever its padding token is
+    since="0.2",
+)
+
+
+# -- DeBERTa v2 and v3: content meets relative positions, both ways ------------------------------
+
+
+def _deberta_span(attention: Any) -> int:
+    return attention.pos_ebd_size
+
+
+def _deberta_bias(
+    base: Base, layer: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+) -> Tensor | None:
+    own = layer.attention.self
+    if not own.relative_attention:
+        return None
+    span, heads = _deberta_span(own), own.num_attention_heads
+    table = own.pos_dropout(base.encoder.get_rel_embedding()[: 2 * span])  # (P, D)
+
+    def by_head(projection: Any) -> Tensor:  # (H, d, P)
+        return projection(table).unflatten(-1, (heads, -1)).permute(1, 2, 0)
+
+    apart = where_q.unsqueeze(2) - where_k.unsqueeze(1)  # (B, Q, K)
+    if own.position_buckets > 0:
+        apart = _log_buckets(apart, own.position_buckets, own.max_relative_positions)
+    at = (apart + span).clamp(0, 2 * span - 1).unsqueeze(1)  # (B, 1, Q, K)
+    found = None
+    if "c2p" in own.pos_att_type:
+        keys = by_head(own.key_proj if own.share_att_key else own.pos_key_proj)
+        found = (q @ keys).gather(-1, at.expand(-1, heads, -1, -1))
+    if "p2c" in own.pos_att_type:
+        queries = by_head(own.query_proj if own.share_att_key else own.pos_query_proj)
+        mixed = k @ (queries * _deberta_scale(layer, k.shape[-1]))  # (B, H, K, P)
+        other = mixed.gather(-1, at.transpose(-1, -2).expand(-1, heads, -1, -1)).transpose(-1, -2)
+        found = other if found is None else found + other
+    return found
+
+
+def _log_buckets(apart: Tensor, size: int, most: int) -> Tensor:
+    """Distances as they are up to half the buckets, logarithmic beyond."""
+    middle = size // 2
+    near = (apart < middle) & (apart > -middle)
+    distance = torch.where(near, middle - 1, apart.abs())
+    ratio = torch.log(distance / middle) / math.log((most - 1) / middle)
+    far = torch.ceil(ratio * (middle - 1)) + middle
+    return torch.where(distance <= middle, apart, (far * apart.sign()).long())
+
+
+def _deberta_scale(layer: Layer, d: int) -> float:
+    kinds = sum(kind in layer.attention.self.pos_att_type for kind in ("c2p", "p2c"))
+    return (d * (1 + kinds)) ** -0.5
+
+
+def _deberta_sizes(config: Any) -> Sizes:
+    sizes = _bert_sizes(config)
+    kernel, groups = getattr(config, "conv_kernel_size", 0), getattr(config, "conv_groups", 1)
+    entry = sizes.entry + kernel * config.hidden_size**2 // groups
+    relative = 0
+    if config.relative_attention:
+        most = config.max_relative_positions
+        most = config.max_position_embeddings if most < 1 else most
+        buckets = getattr(config, "position_buckets", -1)
+        relative = 2 * (buckets if buckets > 0 else most)
+    return replace(sizes, relative=relative, entry=entry)
+
+
+def _deberta_convolved(conv: Any, states: Tensor, alive: Tensor) -> Tensor:
+    """(B, S, D) from the embeddings; padding is zero there already."""
+    out = conv.conv(states.transpose(1, 2)).transpose(1, 2)
+    out = out * alive.unsqueeze(-1).to(out.dtype)
+    return _activation(conv.conv_act)(conv.dropout(out))
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    from transformers.activations import ACT2FN
+
+    return ACT2FN[name]
+
+
+_DEBERTA = _bert(
+    "deberta-v2",
+    projections=lambda x: (
+        x.attention.self.query_proj,
+        x.attention.self.key_proj,
+        x.attention.self.value_proj,
+    ),
+    sizes=_deberta_sizes,
+    bias=_deberta_bias,
+    scale=_deberta_scale,
+    returns=lambda state: (state, None),
+    convolution=lambda base: base.encoder.conv,
+    convolved=_deberta_convolved,
+    blend=lambda conv, state, part: conv.LayerNorm(state + part),
+    since="0.2",
+)
+
+
+# -- Rotary positions: ModernBERT, EuroBERT, GTE, Nomic-BERT, Jina v3 ----------------------------
+
+
+def _rotary(base: Base, _: Layer, where: Tensor) -> tuple[Tensor, Tensor]:
+    return base.rotary_emb(_like(base), where)
+
+
+def _like(base: Base) -> Tensor:
+    """A tensor of the model's type and place, which is all that a rotary table asks of states."""
+    return next(base.parameters())
+
+
+def _modernbert_bias(
+    _: Base, layer: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+) -> Tensor | None:
+    """Local layers see a window of the *text*, however few tokens of it are left."""
+    if layer.attention_type != "sliding_attention":
+        return None
+    apart = (where_q.unsqueeze(2) - where_k.unsqueeze(1)).abs()
+    near = apart <= layer.config.sliding_window
+    return torch.where(near, 0.0, FAR).to(q.dtype).unsqueeze(1)
+
+
+def _thirds(fused: Any) -> tuple[Part, Part, Part]:
+    d = fused.weight.shape[0] // 3
+    return Part(fused, 0, d), Part(fused, d, 2 * d), Part(fused, 2 * d, 3 * d)
+
+
+_MODERNBERT = Family(
+    name="modernbert",
+    layers=lambda base: base.layers,
+    projections=lambda x: _thirds(x.attn.Wqkv),
+    dropout=lambda x: x.attn.attention_dropout,
+    before_attention=lambda x, states: x.attn_norm(states),
+    after_attention=lambda x, context, residual: residual + x.attn.out_drop(x.attn.Wo(context)),
+    feed_forward=lambda x, state: state + x.mlp(x.mlp_norm(state)),
+    at_the_end=lambda base, states: base.final_norm(states),
+    rotary=lambda base, x, where: base.rotary_emb(_like(base), where, x.attention_type),
+    bias=_modernbert_bias,
+    sizes=lambda c: replace(_bert_sizes(c), gated=True),
+    since="0.2",
+)
+
+
+def _projected(x: Layer) -> tuple[Projection, Projection, Projection]:
+    return x.self_attn.q_proj, x.self_attn.k_proj, x.self_attn.v_proj
+
+
+def _eurobert_sizes(config: Any) -> Sizes:
+    return replace(
+        _bert_sizes(config),
+        head_width=getattr(config, "head_dim", None),
+        key_heads=config.num_key_value_heads,
+        gated=True,
+    )
+
+
+_EUROBERT = Family(
+    name="eurobert",
+    layers=lambda base: base.layers,
+    projections=_projected,
+    dropout=lambda x: x.self_attn.attention_dropout,
+    before_attention=lambda x, states: x.input_layernorm(states),
+    after_attention=lambda x, context, residual: residual + x.self_attn.o_proj(context),
+    feed_forward=lambda x, state: state + x.mlp(x.post_attention_layernorm(state)),
+    at_the_end=lambda base, states: base.norm(states),
+    rotary=_rotary,
+    sizes=_eurobert_sizes,
+    since="0.2",
+)
+
+
+def _gte(name: str, *, gated: bool) -> Family:
+    return Family(
+        name=name,
+        layers=lambda base: base.layers,
+        projections=_projected,
+        dropout=lambda x: x.self_attn.attention_dropout,
+        after_attention=lambda x, context, residual: x.post_attention_layernorm(
+            residual + x.post_attention_dropout(x.self_attn.o_proj(context))
+        ),
+        feed_forward=lambda x, state: x.post_mlp_layernorm(
+            state + x.post_mlp_dropout(x.mlp(state))
+        ),
+        rotary=_rotary,
+        sizes=lambda c: replace(
+            _bert_sizes(c), head_width=getattr(c, "head_dim", None), gated=gated
+        ),
+        since="0.2",
+    )
+
+
+# -- ViT: patches are tokens ---------------------------------------------------------------------
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def patches(config: Any, height: int, width: int) -> int:
+    high, wide = _pair(config.patch_size)
+    return (height // high) * (width // wide)
+
+
+def _vit_sizes(config: Any) -> Sizes:
+    high, wide = _pair(config.patch_size)
+    # The convolution reads every patch once; its [CLS] token costs nothing, which is left out.
+    return replace(
+        _bert_sizes(config), entry=config.num_channels * high * wide * config.hidden_size
+    )
+
+
+_VIT = Family(
+    name="vit",
+    layers=lambda base: base.layers,
+    projections=lambda x: (x.attention.q_proj, x.attention.k_proj, x.attention.v_proj),
+    dropout=lambda x: x.attention.attention_dropout,
+    before_attention=lambda x, states: x.layernorm_before(states),
+    after_attention=lambda x, context, residual: residual + x.dropout(x.attention.o_proj(context)),
+    feed_forward=lambda x, state: state + x.dropout(x.mlp(x.layernorm_after(state))),
+    at_the_end=lambda base, states: base.layernorm(states),
+    sizes=_vit_sizes,
+    positions=lambda c: patches(c, *_pair(c.image_size)) + 1,
+    images=True,
+    since="0.2",
+)
+
+
 # by config.model_type; MiniLM, BGE, E5 and most rerankers are of type "bert" or "xlm-roberta"
-FAMILIES = {name: _bert(name) for name in ("bert", "roberta", "xlm-roberta", "electra")} | {
-    "distilbert": _DISTILBERT
+FAMILIES = {
+    family.name: family
+    for family in (
+        _bert("bert"),
+        _bert("roberta", first_position=_after_padding),
+        _bert("xlm-roberta", first_position=_after_padding),
+        _bert("electra"),
+        _DISTILBERT,
+        _bert("camembert", first_position=_after_padding, since="0.2"),
+        _ALBERT,
+        _MPNET,
+        _DEBERTA,
+        _MODERNBERT,
+        _EUROBERT,
+        _gte("gte", gated=True),
+        _gte("nomic_bert", gated=True),
+        _gte("jina_embeddings_v3", gated=False),
+        _VIT,
+    )
 }
 
 
 def family_of(model: Any) -> Family:
     """The family of a transformers model, or one line that lists those we know."""
-    config = model.config
+    family = family_named(model.config)
+    if getattr(model.config, "is_decoder", False):
+        raise UserError("this model is a decoder; toprune prunes encoders (is_decoder=False)")
+    return family
+
+
+def family_named(config: Any) -> Family:
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise UserError(
-            f"architecture '{config.model_type}' is not known; supported: {', '.join(FAMILIES)}"
-            " (to add one: src/toprune/families.py)"
+            f"architecture '{config.model_type}' is not known; supported: {', '.join(FAMILIES)} "
+            "(docs/add-a-family.md says how to add one)"
         )
-    if getattr(config, "is_decoder", False):
-        raise UserError("this model is a decoder; toprune prunes encoders (is_decoder=False)")
     return family
 
 
@@ -86,11 +447,24 @@ def sizes_of(model: Any) -> Sizes:
 
 
 def max_positions(config: Any) -> int:
-    """Tokens that fit the position table; RoBERTa's starts at padding_idx + 1."""
-    offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
-    return config.max_position_embeddings - offset
+    """Tokens that fit the position table."""
+    family = family_named(config)
+    return family.positions(config) - family.first_position(config)
 
 
 def has_segments(config: Any) -> bool:
     """Does the model take `token_type_ids` that differ?"""
     return getattr(config, "type_vocab_size", 0) > 1
+
+
+def pools_all(config: Any) -> bool:
+    """Does the head for a whole text read every token, in place of the first one?"""
+    return getattr(config, "classifier_pooling", None) in ("mean", "late")
+
+
+def reads_every_token(model: Any) -> bool:
+    """Of a model with a head. A bare encoder: what is done with its rows is the caller's affair."""
+    kind = type(model).__name__
+    if kind.endswith("ForSequenceClassification"):
+        return pools_all(model.config)
+    return kind.endswith(("ForQuestionAnswering", "ForTokenClassification"))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toprune.attachment import Drop, attach_policy, detach
 from toprune.families import sizes_of
-from toprune.heads import outputs_of
+from toprune.heads import outputs_of, reads_all
 from toprune.plan import Restore
 from toprune.tasks import Task
 from toprune.tokens import Tokens
@@ -53,7 +53,7 @@ class Record:
 def fit_probes(model: Any, task: Task, batches: Iterable[dict[str, Tensor]]) -> Tensor:
     """A probe (L - 1, D) for every layer that may prune, from unlabelled batches."""
     sizes = sizes_of(model)
-    record = Record(sizes.layers - 1, whole=task.whole)
+    record = Record(sizes.layers - 1, whole=reads_all(task, model.config))
     moments = _Moments(sizes.layers - 1, sizes.width)
     training = model.training
     attach_policy(model.eval(), record)

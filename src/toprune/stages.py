@@ -23,6 +23,7 @@ from toprune.encode import Collate
 from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
+from toprune.heads import restore_of
 from toprune.learn import Learn
 from toprune.methods.top import Selector, Top, probe_of
 from toprune.plan import Plan, Restore, Score
@@ -30,7 +31,7 @@ from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
 from toprune.schedule import geometric, largest_reduction, repair
-from toprune.tasks import Task, restore_of
+from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.teacher import DONE, Teacher, teach
 
@@ -58,7 +59,7 @@ class Job:
 
     @property
     def restore(self) -> Restore:
-        return restore_of(self.task)
+        return restore_of(self.task, self.model.config)
 
     def blank(self) -> Plan:
         """A plan of no steps for this model."""

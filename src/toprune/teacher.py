@@ -19,7 +19,7 @@ from toprune.attachment import Drop, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.encode import Collate
 from toprune.families import sizes_of
-from toprune.heads import by_token, outputs_of
+from toprune.heads import by_token, outputs_of, reads_all
 from toprune.plan import Restore
 from toprune.tasks import Task
 from toprune.tokens import Tokens
@@ -120,11 +120,12 @@ def teach(
     starts = np.concatenate([[0], lengths.cumsum()])
     sizes = sizes_of(model)
     layers = sizes.layers
-    listen = Listen(probes, layers - 1, whole=task.whole)
+    whole = reads_all(task, model.config)
+    listen = Listen(probes, layers - 1, whole=whole)
     columns = 1 if probes is None else len(probes)
     scores = _room(starts[-1], columns)
     logits: np.ndarray | None = None  # its width is known when the head has spoken
-    told = 0 if task.whole else len(features)
+    told = 0 if whole else len(features)
     states = _room(told, layers, sizes.width, dtype=np.float16)
     training = model.training
     attach_policy(model.eval(), listen)
@@ -132,11 +133,11 @@ def teach(
         with torch.inference_mode():
             for rows, batch in in_batches(features, collate):
                 batch.pop("labels", None)
-                out = model(**batch, output_hidden_states=not task.whole)
+                out = model(**batch, output_hidden_states=not whole)
                 said = outputs_of(task, out, batch["attention_mask"]).numpy(force=True)
                 if logits is None:
                     logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
-                if not task.whole:
+                if not whole:
                     states[rows] = first_states(out.hidden_states).numpy(force=True)
                 given = torch.stack(listen.scores, -1).numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):

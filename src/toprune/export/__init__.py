@@ -17,13 +17,14 @@ from toprune.export.parity import check, draw, guarded, shapes
 from toprune.export.quantize import quantize
 from toprune.families import max_positions
 from toprune.glue import glue_in
+from toprune.heads import restore_of
 from toprune.plan import Plan
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.run.sheet import GRAPHS, Sheet
-from toprune.tasks import restore_of, settings_of
+from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
 
 Say = Callable[[str], Any]
@@ -45,13 +46,13 @@ def export(
     own = Bundle.load(folder, task)
     _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
     kind = own.task
-    plan = own.plan or dense_plan(own.model, restore_of(kind))
+    plan = own.plan or dense_plan(own.model, restore_of(kind, own.model.config))
     most = max_positions(own.model.config)
     limit = min(most, own.report.get("max_length") or most)
     names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")
-        write_onnx(own.model, plan, stage / "model.onnx", names, kind.OUTPUTS)
+        write_onnx(own.model, plan, stage / "model.onnx", names, kind.OUTPUTS, by_token=kind.whole)
         say("comparing it with torch")
         engine = OnnxRuntime(stage / "model.onnx", threads=None)
         parity = check(own.model, plan, engine.run, limit, names=names, outputs=kind.OUTPUTS)

@@ -34,7 +34,8 @@ class _Outputs(nn.Module):
     def __init__(self, model: Any, run: PackedRun, names: list[str], outputs: Sequence[str]):
         super().__init__()
         self.model, self.names, self.outputs = model, names, outputs
-        self.queries = nn.ModuleList(run.queries)  # weights, not constants of the code
+        # weights, not constants of the code
+        self.projections = nn.ModuleList(own for part in run.projections for own in part)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         out = self.model(**dict(zip(self.names, inputs, strict=True)))
@@ -62,19 +63,22 @@ def write_onnx(
     path: Path,
     names: list[str] | None = None,
     outputs: Sequence[str] = ("logits",),
+    *,
+    by_token: bool | None = None,
 ) -> None:
     """Write the graph of `model` under `plan`, which goes into the metadata too; `names` of its
-    inputs, all that the model takes if not given, and of its `outputs`."""
+    inputs, all that the model takes if not given, and of its `outputs`, of which there is one for
+    each token (`by_token`) if the plan brings all of them back, or as told."""
     family = family_of(model)
     sizes = family.sizes(model.config)
     plan.check_model(family.name, sizes.layers, sizes.width)
     names = names or input_names(model.config)
-    by_token = {0: "batch", 1: "length"}
-    axes = {name: by_token for name in names}
-    axes |= {name: by_token if plan.restore != "none" else {0: "batch"} for name in outputs}
+    batch, tokens = {0: "batch"}, {0: "batch", 1: "length"}
+    if by_token is None:
+        by_token = plan.restore != "none"
+    axes = dict.fromkeys(names, tokens) | dict.fromkeys(outputs, tokens if by_token else batch)
     training = model.training
-    layers: Any = family.layers(model.base_model)
-    run = PackedRun(family, sizes.heads, plan, list(layers))
+    run = PackedRun(family, model.base_model, sizes, plan)
     attach_run(model.eval(), run)
     try:
         with (

@@ -8,7 +8,6 @@ Nothing here looks at a value: no `int()`, no `bool()`, no branch on data. What 
 decides while it runs, the graph must be able to decide later; that both agree is tested.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toprune.families import Family, Layer
+from toprune.attention import rotate, share_heads
+from toprune.cost import Sizes
+from toprune.families import Family, Layer, Projection
 from toprune.plan import Plan, Step
 
 NOBODY = -1e30  # the logit of a place without a token: its probability is exactly 0
@@ -55,26 +56,33 @@ class PackedRun:
     """The state of one forward pass; stands where `attachment.Run` stands."""
 
     family: Family
-    heads: int
+    base: Any
+    sizes: Sizes
     plan: Plan
-    layers: Sequence[Layer]
+    passed: int = 0
 
     def __post_init__(self) -> None:
-        self.last = len(self.layers) - 1
+        layers: Sequence[Layer] = self.family.layers(self.base)
+        self.last = len(layers) - 1
         self.whole = self.plan.restore != "none"
-        self.width = self.plan.width
-        self.size = self.width // self.heads  # d
-        projections = [self.family.projections(layer) for layer in self.layers]
-        self.queries = [_scaled(q, self.size**-0.5) for q, _, _ in projections]
-        self.keys = [k for _, k, _ in projections]
-        self.values = [v for _, _, v in projections]
+        self.width, self.heads, self.size = self.plan.width, self.sizes.heads, self.sizes.head_size
+        own: dict[Layer, tuple[nn.Linear, nn.Linear, nn.Linear]] = {}  # one for a shared layer
+        for layer in layers:
+            if layer not in own:
+                q, k, v = self.family.projections(layer)
+                scale = self.family.scale(layer, self.size)
+                own[layer] = (_scaled(q, scale), _scaled(k), _scaled(v))
+        self.projections = list(own.values())
+        self.queries = [own[layer][0] for layer in layers]
+        self.keys = [own[layer][1] for layer in layers]
+        self.values = [own[layer][2] for layer in layers]
         self.steps = {step.layer: step for step in self.plan.steps}
         self.probe = None if self.plan.probe is None else torch.tensor(self.plan.probe)  # (D,)
 
     def begin(self, input_ids: Tensor, mask: Tensor) -> None:
         self.n = mask.sum(1)  # (B,)
         self.layout = Layout.of(self.n)
-        self.shape = mask.shape
+        self.shape, self.alive = mask.shape, mask
         # (N,) the place in the padded batch, which may be wider than its longest text
         self.index = mask.view(-1).nonzero().view(-1)
         self.protected: Tensor | None = None  # (N,)
@@ -85,6 +93,8 @@ class PackedRun:
             ends = (input_ids == self.plan.protect_until).long()
             first = (ends.cumsum(1) == ends).view(-1)[self.index]  # no end before this token
             self.protected = first if self.protected is None else self.protected | first
+        place = torch.arange(self.shape[1]).expand(self.shape)
+        self.where = place.reshape(-1)[self.index]  # (N,) the original position
         self.sorted = False  # by the one ranking of a probe
         self.left: list[tuple[Tensor, Tensor]] = []  # (states, index) before each drop
 
@@ -107,31 +117,44 @@ class PackedRun:
             state = self._drop_by_probe(module, i, x, step)
         return self.family.feed_forward(module, state)
 
+    def convolve(self, module: Any, entered: Tensor, states: Tensor) -> Tensor:
+        """The part of a convolution beside the first layer, for those who stay and who left."""
+        assert self.family.convolved is not None
+        assert self.family.blend is not None
+        part = self.family.convolved(module, entered, self.alive).reshape(-1, self.width)
+        self.left = [(self.family.blend(module, x, part[at]), at) for x, at in self.left]
+        return self.family.blend(module, states, part[self.index])
+
     def finish(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (B, S, D): every token back at its place with its last state, or zeros."""
         batch, length = self.shape
         buffer = hidden.new_zeros(batch * length, hidden.shape[-1])
-        for states, index in [*self.left, (hidden, self.index)]:
-            buffer = buffer.index_put((index,), states)
-        return buffer.unflatten(0, (batch, length))
+        for states, index in self.left:
+            buffer = buffer.index_put((index,), self.family.at_the_end(self.base, states))
+        return buffer.index_put((self.index,), hidden).unflatten(0, (batch, length))
 
     # The ways through a layer. Each takes rows (N, D) and gives states after attention (N', D).
 
     def _attend(self, module: Layer, i: int, x: Tensor) -> Tensor:
-        return self._after(module, self._probabilities(i, x) @ self._value(i, x), self.layout, x)
+        p = self._probabilities(module, i, x)
+        return self._after(module, p @ self._value(module, i, x), self.layout, x)
 
     def _head_row(self, module: Layer, i: int, x: Tensor) -> Tensor:
         """(B, D): the first token of each example reads all the others; exact and almost free."""
         own = x[self.layout.first]
-        q = self._heads(self.queries[i](own)).unsqueeze(2)  # (B, H, 1, d)
-        p = self._softmax(q, self._key(i, x), self.layout)
-        context = (p @ self._value(i, x)).reshape(-1, self.width)
+        seen = self.family.before_attention(module, own)
+        q = self._heads(self.queries[i](seen)).unsqueeze(2)  # (B, H, 1, d)
+        where = self._places()
+        if self.family.rotary is not None:
+            q = rotate(q, *self.family.rotary(self.base, module, where[:, :1]))
+        p = self._softmax(module, q, self._key(module, i, x), self.layout, where[:, :1], where)
+        context = (p @ self._value(module, i, x)).reshape(-1, self.sizes.attended)
         state = self.family.after_attention(module, context, own)
         return self.family.feed_forward(module, state)
 
     def _drop_by_attention(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """Early drop: only the surviving queries meet the values."""
-        p, v = self._probabilities(i, x), self._value(i, x)
+        p, v = self._probabilities(module, i, x), self._value(module, i, x)
         layout, rank = self.layout, self._rank(self._received(p))
         new = Layout.of(self._kept(step))
         kept = rank[:, : new.size]  # (B, K')
@@ -151,16 +174,16 @@ class PackedRun:
 
     def _drop_the_end(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """Who stays is known before attention: the others are keys and values only."""
-        old, new = self.layout, Layout.of(self._kept(step))
-        k, v = self._key(i, x), self._value(i, x)
+        old, new, where = self.layout, Layout.of(self._kept(step)), self._places()
+        k, v = self._key(module, i, x), self._value(module, i, x)
         x = self._move(x, old.at[:, : new.size], new)
-        p = self._softmax(self._query(i, x), k, old)
+        p = self._softmax(module, self._query(module, i, x), k, old, self._places(), where)
         return self._after(module, p @ v, new, x)
 
     def _drop_after(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """For heads that read every token: drop after the FFN, and remember what left."""
-        p = self._probabilities(i, x)
-        state = self._after(module, p @ self._value(i, x), self.layout, x)
+        p = self._probabilities(module, i, x)
+        state = self._after(module, p @ self._value(module, i, x), self.layout, x)
         states = self.family.feed_forward(module, state)
         self.left.append((states, self.index))
         old, new = self.layout, Layout.of(self._kept(step))
@@ -173,29 +196,55 @@ class PackedRun:
     # The parts of these.
 
     def _heads(self, projected: Tensor) -> Tensor:
-        return projected.view(-1, self.heads, self.size)  # (N, H, d)
+        return projected.view(-1, projected.shape[-1] // self.size, self.size)  # (N, H, d)
 
-    def _lift(self, projected: Tensor) -> Tensor:
-        return self._heads(projected)[self.layout.at].transpose(1, 2)  # (B, H, K, d)
+    def _lift(self, module: Layer, projection: Projection, x: Tensor) -> Tensor:
+        """(B, H, K, d). The norm before it is traced for each of three projections; runtimes
+        compute equal things once."""
+        projected = projection(self.family.before_attention(module, x))
+        return self._heads(projected)[self.layout.at].transpose(1, 2)
 
-    def _query(self, i: int, x: Tensor) -> Tensor:
-        return self._lift(self.queries[i](x))
+    def _turned(self, module: Layer, x: Tensor) -> Tensor:
+        if self.family.rotary is None:
+            return x
+        return rotate(x, *self.family.rotary(self.base, module, self._places()))
 
-    def _key(self, i: int, x: Tensor) -> Tensor:
-        return self._lift(self.keys[i](x)).transpose(-1, -2)  # (B, H, d, K)
+    def _places(self) -> Tensor:
+        """(B, K): the original position of every place."""
+        return self.where[self.layout.at]
 
-    def _value(self, i: int, x: Tensor) -> Tensor:
-        return self._lift(self.values[i](x))
+    def _query(self, module: Layer, i: int, x: Tensor) -> Tensor:
+        return self._turned(module, self._lift(module, self.queries[i], x))
 
-    def _softmax(self, q: Tensor, k: Tensor, of_keys: Layout) -> Tensor:
-        return (q @ k + of_keys.bias).softmax(-1)  # (B, H, Q, K)
+    def _key(self, module: Layer, i: int, x: Tensor) -> Tensor:
+        k = self._turned(module, self._lift(module, self.keys[i], x))
+        return share_heads(k, self.heads)
 
-    def _probabilities(self, i: int, x: Tensor) -> Tensor:
-        return self._softmax(self._query(i, x), self._key(i, x), self.layout)
+    def _value(self, module: Layer, i: int, x: Tensor) -> Tensor:
+        return share_heads(self._lift(module, self.values[i], x), self.heads)
+
+    def _softmax(
+        self,
+        module: Layer,
+        q: Tensor,
+        k: Tensor,
+        of_keys: Layout,
+        where_q: Tensor,
+        where_k: Tensor,
+    ) -> Tensor:
+        logits = q @ k.transpose(-1, -2)  # (B, H, Q, K)
+        bias: Tensor | None = None
+        if self.family.bias is not None:
+            bias = self.family.bias(self.base, module, q, k, where_q, where_k)
+        return (logits + (of_keys.bias if bias is None else bias + of_keys.bias)).softmax(-1)
+
+    def _probabilities(self, module: Layer, i: int, x: Tensor) -> Tensor:
+        q, k, where = self._query(module, i, x), self._key(module, i, x), self._places()
+        return self._softmax(module, q, k, self.layout, where, where)
 
     def _after(self, module: Layer, context: Tensor, layout: Layout, x: Tensor) -> Tensor:
         """Context (B, H, K, d) of the rows of `layout`, back to packed, projected, added to x."""
-        rows = context.transpose(1, 2).reshape(-1, self.width)[layout.live]
+        rows = context.transpose(1, 2).reshape(-1, self.sizes.attended)[layout.live]
         return self.family.after_attention(module, rows, x)
 
     def _received(self, p: Tensor) -> Tensor:
@@ -237,8 +286,7 @@ class PackedRun:
         packed = rows.reshape(-1)[new.live]
         if self.protected is not None:
             self.protected = self.protected[packed]
-        if self.whole:
-            self.index = self.index[packed]
+        self.index, self.where = self.index[packed], self.where[packed]
         self.layout = new
         return x[packed]
 
@@ -248,9 +296,12 @@ def _range(size: Any) -> Tensor:
     return torch.arange(size)
 
 
-def _scaled(stock: Any, scale: float) -> nn.Linear:
-    """A copy of the queries' projection that brings their 1/sqrt(d) with it."""
-    own = copy.deepcopy(stock).requires_grad_(False)
-    for p in own.parameters():
-        p.mul_(scale)
+def _scaled(stock: Projection, scale: float = 1.0) -> nn.Linear:
+    """A projection on its own, also where the model fuses three; that of the queries brings the
+    scale of the logits with it."""
+    weight, bias = stock.weight, stock.bias
+    own = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    own.weight.data = weight.detach() * scale
+    if bias is not None:
+        own.bias.data = bias.detach() * scale
     return own

@@ -32,7 +32,8 @@ def quantize(source: Path, target: Path) -> None:
             reduce_range=True,
             op_types_to_quantize=["MatMul", "Gemm"],
             use_external_data_format=graph.ByteSize() > INLINE,
-            extra_options={"MatMulConstBOnly": True},
+            # a layer that is used twice has names that the quantiser's type inference loses
+            extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
         )
         done = onnx.load(draft)
         del done.metadata_props[:]

@@ -8,7 +8,6 @@ from typing import Any
 
 from toprune.data import Examples
 from toprune.errors import UserError
-from toprune.plan import Restore
 from toprune.tasks.answer import Answer
 from toprune.tasks.classify import Classify
 from toprune.tasks.embed import Embed
@@ -58,11 +57,6 @@ def task_for(report: Mapping[str, Any], config: Any) -> Task:
     if config.problem_type == "multi_label_classification":
         return Multilabel(classes=config.num_labels)
     return Regress() if config.num_labels == 1 else Classify()
-
-
-def restore_of(task: Task) -> Restore:
-    """What a plan for the task does with dropped tokens: nobody asks for them, or the head does."""
-    return getattr(task, "restore", "last") if task.whole else "none"
 
 
 def texts_of(task: Task, examples: Examples) -> list[Any]:
