@@ -160,6 +160,26 @@ def runtime() -> str:
     )
 
 
+def families() -> str:
+    """Every family at base size: what its FLOPs factor is worth on a clock."""
+    found = read("families")
+    if found is None:
+        return NONE
+    lines = [
+        "| family | layers | tokens | fewer FLOPs | fp32 over dense fp32 (95 %) | of the FLOPs "
+        "| int8 over dense int8 | int8 over dense fp32 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        fp32, int8 = _ratio(row, "strong fp32"), _ratio(row, "strong int8", "dense int8")
+        lines.append(
+            f"| {row['family']} | {row['layers']} | {row['tokens']} | {fp32['flops']:.2f}x "
+            f"| {_told(fp32)} | {fp32['realised']:.2f} | {_told(int8)} "
+            f"| {_told(_ratio(row, 'strong int8'))} |"
+        )
+    return "\n".join(lines)
+
+
 def machine() -> str:
     found = read("latency")
     if found is None:
@@ -178,6 +198,7 @@ def parts() -> dict[str, str]:
         "speed-paper": paper(),
         "speed-ragged": ragged(),
         "speed-curve": curve(),
+        "families": families(),
         "int8": int8(),
         "runtime": runtime(),
     }

@@ -11,6 +11,7 @@ TITLES = {
     "20news": ("20News test, 512 tokens", "accuracy"),
     "trecqa": ("TREC-QA test, ranking", "ndcg@10"),
     "cranfield": ("Cranfield, BM25 top 50, ranking", "ndcg@10"),
+    "mrpc-mpnet": ("MRPC dev and test, MPNet-base", "accuracy"),
     "stsb-embed": ("STS-B test, embeddings", "spearman"),
 }
 HEAD = (

@@ -1,4 +1,5 @@
-"""Every kind of task with the embedded MiniLM: fine-tuned, pruned, measured, exported and timed.
+"""Every kind of task with the embedded MiniLM, and one with MPNet-base: fine-tuned, pruned,
+measured, exported and timed.
 
     python benchmarks/tasks.py trecqa squad ...           # dense models and pruned ones, by task
     python benchmarks/tasks.py --time                     # on a quiet machine: latency of bundles
@@ -20,6 +21,7 @@ import numpy as np
 import sets
 from candidates import cranfield, trecqa
 from dense import CACHE
+from mpnet import mpnet_directory
 from toprune.api import Data, finetune, prune
 from toprune.bench import bench
 from toprune.data import Examples
@@ -51,6 +53,8 @@ class Run:
     hard: float  # epochs with tokens truly gone
     dense: float | None  # epochs of fine-tuning before; None: the model is brought
     start: str | None = None  # the run whose dense model the fine-tuning sets out from
+    model: Callable[[], str | Path] = model_directory  # or the model
+    lr: float = 1e-4
     free: tuple[str, ...] = ()  # budgets that a protected query puts out of reach: it may go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
 
@@ -84,6 +88,10 @@ def similar() -> tuple[Examples, Examples]:
     return sets.train_set("stsb"), sets.report_sets("stsb")["test"]
 
 
+def paraphrases() -> tuple[Examples, Examples]:
+    return sets.train_set("mrpc"), sets.together(sets.report_sets("mrpc").values())
+
+
 def _split(found: dict[str, Examples]) -> tuple[Examples, Examples]:
     return found["train"], found["test"]
 
@@ -110,6 +118,17 @@ RUNS = {
     "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1, dense=2),
     "squad2": Run("answer", squad2, ("1.7x",), 384, 0.25, 1, dense=2, settings={"no_answer": True}),
     "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2),
+    "mrpc-mpnet": Run(
+        "classify",
+        paraphrases,
+        ("2x", "3x"),
+        128,
+        0.5,
+        1,
+        dense=2,
+        model=mpnet_directory,
+        lr=3e-5,
+    ),
 }
 
 
@@ -131,14 +150,14 @@ def rows(task: str, examples: Examples) -> list[dict[str, Any]]:
 
 def dense_model(name: str, run: Run, train: Examples, test: Examples) -> Path:
     if run.dense is None:
-        return Path(model_directory())
+        return Path(run.model())
     out = CACHE / "dense" / f"task-{name}"
     if not out.exists():
         shown = _some(run.task, test, PROVED)
         source = {"train": rows(run.task, train), "test": rows(run.task, shown)}
-        training = Training(0, run.dense, lr=1e-4, label_weight=1.0, seed=SEED)
+        training = Training(0, run.dense, lr=run.lr, label_weight=1.0, seed=SEED)
         data = Data(source, max_length=run.max_length)
-        start = CACHE / "dense" / f"task-{run.start}" if run.start else model_directory()
+        start = CACHE / "dense" / f"task-{run.start}" if run.start else run.model()
         report = finetune(start, data, task=run.made(), out=out, training=training, resume=True)
         sets.say(f"{name}, dense, {len(shown)} examples: {report['metrics']}")
     return out
@@ -154,9 +173,13 @@ def _some(task: str, examples: Examples, count: int) -> Examples:
     return examples.take(np.sort(order[:count]))
 
 
-def do(name: str) -> None:
+def do(name: str, budgets: list[str] | None = None) -> None:
     run = RUNS[name]
-    left = [budget for budget in run.budgets if not (RESULTS / f"{name}-{budget}.json").exists()]
+    left = [
+        budget
+        for budget in budgets or run.budgets
+        if not (RESULTS / f"{name}-{budget}.json").exists()
+    ]
     if not left:
         return
     train, test = run.sets()
@@ -164,7 +187,7 @@ def do(name: str) -> None:
     source = {"train": rows(run.task, train), "test": rows(run.task, test)}
     for budget in left:
         out = CACHE / "tasks" / f"{name}-{budget}"
-        training = Training(run.soft, run.hard, seed=SEED)
+        training = Training(run.soft, run.hard, lr=run.lr, seed=SEED)
         started = time.time()
         bundle = prune(
             model,
@@ -227,10 +250,11 @@ def _write(name: str, budget: str, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=", ".join(RUNS))
+    parser.add_argument("--budgets", nargs="+", help="only these: one process for each")
     parser.add_argument("--time", action="store_true")
     args = parser.parse_args()
     for name in args.names:
-        do(name)
+        do(name, args.budgets)
     if args.time:
         take_times()
 

@@ -39,6 +39,7 @@ from toprune.errors import UserError
 from toprune.plan import Plan, held_tokens
 
 Texts = list[list[int]]
+SINGLE = ("deberta-v2", "modernbert")  # parts of their stock code are in single precision
 every_family = pytest.mark.parametrize("family", FAMILIES)
 TEXTS = [random_text(n, n) for n in (24, 7, 15, 2)]
 
@@ -82,7 +83,8 @@ def test_keep_all_is_the_stock_model(family: str, data: st.DataObject) -> None:
     rows = data.draw(texts())
     expected = logits(double(family), rows)
     for gather in (True, False):
-        assert_same(logits(pruned(family, all_kept, gather=gather), rows), expected)
+        found = logits(pruned(family, all_kept, gather=gather), rows)
+        assert_same(found, expected, 1e-5 if family in SINGLE else 1e-9)
 
 
 @every_family
@@ -111,9 +113,8 @@ def test_single_precision(family: str, score: str) -> None:
     assert_same(logits(model, TEXTS), alone, 1e-4)
     assert_same(logits(masked, TEXTS), alone, 1e-4)
     stock = make_model(family)
-    assert_same(
-        logits(attach(make_model(family), make_plan(family)), TEXTS), logits(stock, TEXTS), 1e-5
-    )
+    dense = logits(attach(make_model(family), make_plan(family)), TEXTS)
+    assert_same(dense, logits(stock, TEXTS), 5e-5)
     assert (alone - logits(stock, TEXTS)).abs().max() > 0.01  # the plan does bite
 
 
@@ -324,7 +325,9 @@ def test_masked_and_gathered_have_the_same_gradients(family: str, score: str) ->
         torch.testing.assert_close(gradient, other[name], atol=1e-9, rtol=1e-9, msg=name)
 
 
-@every_family
+@pytest.mark.parametrize(
+    "family", [name for name in FAMILIES if double(name).supports_gradient_checkpointing]
+)
 def test_gradient_checkpointing_changes_nothing(family: str) -> None:
     plan = steep(family, protect=(5,))
     expected = gradients(pruned(family, plan).train())
@@ -340,9 +343,11 @@ def gradients(model: Any) -> dict[str, Tensor]:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
     model(**pad(TEXTS)).logits.square().sum().backward()
     found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert len(found) > 10 * LAYERS
+    assert len(found) > 6 * LAYERS
     return found
 
 

@@ -44,7 +44,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, alive: Tensor) -> tuple[Tensor, Ten
         live = [r for r in range(K) if alive[b, r]]
         for h in range(H):
             for i in live:
-                e = {j: math.exp(float(q[b, h, i] @ k[b, h, j])) for j in live}
+                e = {j: math.exp(float(q[b, h, i] @ k[b, h, j]) / math.sqrt(D)) for j in live}
                 for j in live:
                     p = e[j] / sum(e.values())
                     context[b, h, i] += p * v[b, h, j]

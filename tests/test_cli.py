@@ -109,6 +109,7 @@ def test_from_bundle_to_the_fast_file(place: Path, tmp_path: Path):
     succeed("eval", small, "--data", data, "--runtime", "onnx", "--precision", "int8", "--out", out)
     again = ("--runtime", "onnx", "--out", out)
     refused(call("eval", small, "--data", data, *again), "--overwrite")
+    refused(call("eval", small, "--data", data, *again, "--label", "label"), "for metrics")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == len(data.read_text().splitlines())
     assert {"text", "label", "predicted_label", "predicted_score"} <= rows[0].keys()

@@ -21,7 +21,7 @@ from toprune.data import Examples, split_validation
 from toprune.encode import Collate, encode, lengths, rows_of
 from toprune.errors import UserError
 from toprune.evaluation import answers_of, distance, load_answers, said_to, save_answers
-from toprune.families import has_segments, max_positions, sizes_of
+from toprune.families import family_named, family_of, has_segments, max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.glue import (
     GLUE,
@@ -34,8 +34,17 @@ from toprune.glue import (
     load_sets,
     recipe_of,
 )
+from toprune.heads import loader
+from toprune.images import Images
 from toprune.methods.top import Top
-from toprune.models import Source, config_of, fingerprint, load_model, load_tokenizer
+from toprune.models import (
+    Source,
+    config_of,
+    fingerprint,
+    fit_images,
+    load_model,
+    load_tokenizer,
+)
 from toprune.plan import Score
 from toprune.processes import processes
 from toprune.report import evaluation_report, kept_per_layer, prune_report
@@ -88,7 +97,9 @@ def finetune(
     kind, glue = _task(task, model)
     if kind.HEAD == "encoder":
         raise UserError(BROUGHT)
-    data = _data(data)
+    config = config_of(model)
+    loader(kind, config)  # or one line that says what can be asked
+    data = _data(data, config)
     check_out(Path(out), overwrite=overwrite)
     train_set, held_out = _sets(data, kind, glue, training.seed)
     if train_set.labels is None:
@@ -96,7 +107,7 @@ def finetune(
     kind = _counted(kind, lambda: kind.num_outputs(train_set))
     torch.manual_seed(training.seed)  # of a new head
     dense = load_model(model, kind, train_set, new_head=True)
-    tokenizer = tokenizer or load_tokenizer(model)
+    tokenizer = _tokenizer(model, tokenizer)
     limit = _limit(dense, kind, data, glue)
     features, tests = (_encode(dense, tokenizer, kind, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
@@ -164,15 +175,16 @@ def prune(
     )
     asked = Budget.parse(budget)
     kind, glue = _task(task, model)
-    data = _data(data)
+    config = config_of(model)
+    loader(kind, config)  # or one line that says what can be asked
+    data = _data(data, config)
     if out is not None:
         check_out(Path(out), overwrite=overwrite)
-    config = config_of(model)
     train_set, held_out = _sets(data, kind, glue, training.seed, config)
     kind = _counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     kind.check_head(student.config, held_out)
-    tokenizer = tokenizer or load_tokenizer(model)
+    tokenizer = _tokenizer(model, tokenizer)
     limit = _limit(student, kind, data, glue, _told_length(model, glue))
     features, tests = (_encode(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
     ids, until = _protected(tokenizer, kind, protect, protect_first)
@@ -226,7 +238,7 @@ def evaluate(
     """Metrics of a bundle, or of any fine-tuned model directory, on labelled data. task: what a
     directory from elsewhere is for, where its head does not tell."""
     own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
-    data = _data(data)
+    data = _data(data, own.model.config)
     kind, glue = own.task, glue_of(own.report)
     chosen = load_labelled(split=split, **_reading(data, kind, glue, own.model.config))
     kind.check_head(own.model.config, chosen)
@@ -302,8 +314,21 @@ def _chosen(glue: Glue | None, schedule: str | None) -> dict[str, Any]:
     return {} if glue is None else {"glue": glue.name, "schedule": schedule or "short"}
 
 
-def _data(data: Any) -> Data:
-    return data if isinstance(data, Data) else Data(data)
+def _data(data: Any, config: Any) -> Data:
+    """Of texts or of images, as the model wants them."""
+    told = data if isinstance(data, Data) else Data(data)
+    return replace(told, columns=replace(told.columns, images=family_named(config).images))
+
+
+def _tokenizer(model: Source, given: Any) -> Any:
+    """The given one, or that of the model; of images, what prepares them."""
+    config = config_of(model)
+    if given is None:
+        return load_tokenizer(model)
+    if not family_named(config).images:
+        return given
+    images = given if isinstance(given, Images) else Images(given.to_dict(), max_positions(config))
+    return fit_images(images, config)
 
 
 def _reading(data: Data, kind: Task, glue: Glue | None, config: Any) -> dict[str, Any]:
@@ -370,6 +395,8 @@ def _limit(model: Any, task: Task, data: Data, glue: Glue | None, told: int | No
     """The asked length; else what the model's directory tells, or what is usual for the task, if
     the model can take as much."""
     most = max_positions(model.config)
+    if family_of(model).images and data.max_length is not None:
+        raise UserError(f"every image has {most} tokens, one for a patch; leave --max-length out")
     usual = LIMITS.get(task.NAME, most) if glue is None else glue.max_length
     return data.max_length or min(most, told or usual)
 
@@ -378,6 +405,10 @@ def _protected(
     tokenizer: Any, task: Task, words: tuple[str, ...], first: bool | None
 ) -> tuple[tuple[int, ...], int | None]:
     """(ids that stay, the id up to which everything stays)"""
+    if isinstance(tokenizer, Images):
+        if words or first:
+            raise UserError("images have no words to protect; leave --protect out")
+        return (), None
     known = tokenizer.get_vocab()
     for word in words:
         if word not in known:

@@ -175,7 +175,7 @@ class Run:
         project_q, project_k, project_v = family.projections(module)
         seen = family.before_attention(module, states)
         own = seen if queries is states else family.before_attention(module, queries)
-        q = split_heads(project_q(own), size) * family.scale(module, size)
+        q, scale = split_heads(project_q(own), size), family.scale(module, size)
         k, v = split_heads(project_k(seen), size), split_heads(project_v(seen), size)
         where = tokens.index
         where_q = where[:, : queries.shape[1]]
@@ -185,12 +185,14 @@ class Run:
         k, v = share_heads(k, self.sizes.heads), share_heads(v, self.sizes.heads)
         positions = None
         if family.bias is not None:
-            positions = family.bias(self.base, module, q, k, where_q, where)
+            tables = family.tables(self.base, module)
+            positions = family.bias(tables, module, q * scale, k, where_q, where)
         context, received = attend(
             q,
             k,
             v,
             tokens,
+            scale=scale,
             positions=positions,
             dropout=family.dropout(module) if module.training else 0.0,
             scored=scored,
@@ -203,12 +205,12 @@ class Run:
         first, then = self.at[0], self.at[1]
         assert first is not None
         assert then is not None
-        assert self.family.convolved is not None
-        assert self.family.blend is not None
-        part = self.family.convolved(module, entered, first.alive)
+        convolution = self.family.convolution
+        assert convolution is not None
+        part = convolution.part(module, entered, first.alive)
         if self.left[0] is not None:
-            self.left[0] = (self.family.blend(module, self.left[0][0], part), first)
-        return self.family.blend(module, states, take(part, then.index))
+            self.left[0] = (convolution.blend(module, self.left[0][0], part), first)
+        return convolution.blend(module, states, take(part, then.index))
 
     def finish(self, hidden: Tensor) -> Tensor:
         """Every token back at its place (B, S, D) with its last state, or zeros, for heads that
@@ -255,7 +257,7 @@ def attach_run(model: Any, run: Any) -> Any:
     _swap(base, _image_forward if family.images else _base_forward, run)
     for layer, where in depths.items():
         _swap(layer, _layer_forward, (run, where))
-    conv = family.convolution(base)
+    conv = None if family.convolution is None else family.convolution.module(base)
     if conv is not None:
         _swap(conv, _convolution_forward, run)
     return model

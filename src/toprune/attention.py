@@ -34,13 +34,15 @@ def attend(
     v: Tensor,
     tokens: Tokens,
     *,
+    scale: float | None = None,
     positions: Tensor | None = None,
     dropout: float = 0.0,
     scored: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Context (B, H, Q, d) of scaled queries (B, H, Q, d) over keys and values (B, H, K, d).
+    """Context (B, H, Q, d) of queries (B, H, Q, d) over keys and values (B, H, K, d).
 
-    `positions` (B, H or 1, Q, K) is what the family adds to the logits. With `scored` also the
+    `scale` of the logits is 1 / sqrt(d) unless given; `positions` (B, H or 1, Q, K) is what the
+    family adds to them. With `scored` also the
     received attention (B, K): the mean over heads and *live* queries of the probability that a
     token gets, before dropout (ToP eq. 3). Then Q == K.
     """
@@ -49,10 +51,10 @@ def attend(
         bias = positions if bias is None else positions + bias
     if not scored and tokens.weight is None:
         context = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0
+            q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale
         )
         return context, None
-    logits = q @ k.transpose(-1, -2)
+    logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
     received = _received(p, tokens) if scored else None
     return F.dropout(p, dropout, training=dropout > 0) @ v, received

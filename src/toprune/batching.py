@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from toprune.encode import Collate
+from toprune.encode import Collate, tokens_in
 
 POOL = 50  # batches that are sorted together: like lengths inside a batch, random batches outside
 
@@ -46,7 +46,7 @@ def in_batches(
 ) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """(row numbers, batch) from the longest to the shortest text: memory peaks at once, not late,
     and neighbours share their length."""
-    order = np.argsort([-len(f["input_ids"]) for f in features], kind="stable")
+    order = np.argsort([-tokens_in(feature) for feature in features], kind="stable")
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         yield rows, collate([features[i] for i in rows])

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from toprune.budget import Lengths
 from toprune.cost import Reduction, reduction
 from toprune.errors import UserError
+from toprune.images import Images
 from toprune.measure import Seconds, interleave, pinned, ratio
 from toprune.plan import Plan, held_tokens
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.run.reader import Given, Reader, open_reader
 from toprune.run.sheet import GRAPHS, Sheet
-from toprune.run.texts import Row, Text, Texts
+from toprune.run.texts import Row, Texts
 
 if TYPE_CHECKING:
     from toprune.bundle import Bundle
@@ -48,13 +50,20 @@ class Work:
 
     @classmethod
     def of(
-        cls, name: str, rows: Sequence[Row], batch: int = 1, *, reader: Texts, plan: Plan
+        cls, name: str, rows: Sequence[Any], batch: int = 1, *, reader: Reader, plan: Plan
     ) -> "Work":
         rows = sorted(rows, key=len)  # like lengths together, as the Runner does it
         starts = range(0, len(rows), batch)
         feeds = [reader.batch(rows[start : start + batch]) for start in starts]
-        held = [held_tokens(row.ids.tolist(), plan.protect, plan.protect_until) for row in rows]
+        held = [_held(row, plan) for row in rows]
         return cls(name, Lengths.of(map(len, rows), held), batch, feeds)
+
+
+def _held(row: Any, plan: Plan) -> int:
+    """Tokens of a row that the plan must keep; of an image there are none to name."""
+    if not isinstance(row, Row):
+        return 0
+    return held_tokens(row.ids.tolist(), plan.protect, plan.protect_until)
 
 
 Make = Callable[..., Work]  # (name, rows[, batch])
@@ -63,7 +72,7 @@ Make = Callable[..., Work]  # (name, rows[, batch])
 def bench(
     bundle_dir: str | Path,
     *,
-    texts: Iterable[Text] | None = None,
+    texts: Iterable[Given] | None = None,
     lengths: Sequence[int] | None = None,
     threads: int = 1,
     rounds: int = 20,
@@ -83,21 +92,18 @@ def bench(
     folder = Path(bundle_dir)
     sheet, there = _exported(folder, int8=int8)
     bundle = _load(folder)
-    reader = Texts.load(
-        folder / "tokenizer.json",
-        sheet.made(),
-        max_length=sheet.max_length,
-        inputs=sheet.inputs,
-        pad_token_id=sheet.pad_token_id,
-    )
+    reader = open_reader(folder, sheet)
+    if lengths and sheet.images:
+        raise UserError("images are of one length; leave --lengths out")
     if lengths and not all(1 <= n <= sheet.max_length for n in lengths):
         asked = ", ".join(map(str, lengths))
         raise UserError(f"lengths must be 1 to {sheet.max_length}, the bundle's, not {asked}")
     assert bundle.plan is not None
     make = partial(Work.of, reader=reader, plan=bundle.plan)
     if texts is None:
-        draw = _draw(bundle, first=reader.first, seed=seed)
-        works = _random(make, draw, lengths or _fitting(sheet.max_length), batch)
+        draw = _draw(bundle, reader, seed=seed)
+        fitting = [sheet.max_length] if sheet.images else _fitting(sheet.max_length)
+        works = _random(make, draw, lengths or fitting, batch)
     elif lengths is None:
         works = _own(make, reader, texts, batch)
     else:
@@ -217,18 +223,21 @@ def _fitting(max_length: int) -> list[int]:
     return [n for n in LENGTHS if n <= max_length] or [max_length]
 
 
-def _draw(bundle: "Bundle", first: int, seed: int) -> Callable[[int], Row]:
+def _draw(bundle: "Bundle", reader: Texts | Images, seed: int) -> Callable[[int], Any]:
     """Makes rows of n ordinary tokens after a real first one; special and protected ids might be
-    treated otherwise."""
+    treated otherwise. Images are noise."""
+    rng = np.random.default_rng(seed)
+    if isinstance(reader, Images):
+        shape = (reader.height, reader.width, 3)
+        return lambda _: reader.encode([rng.integers(0, 256, shape, np.uint8)])[0]
     assert bundle.plan is not None
     known = set(bundle.tokenizer.get_vocab().values())
     ordinary = np.array(sorted(known - {*bundle.tokenizer.all_special_ids, *bundle.plan.protect}))
-    rng = np.random.default_rng(seed)
     until = bundle.plan.protect_until
 
     def row(n: int) -> Row:
         ids = rng.choice(ordinary, n).astype(np.int64)
-        ids[0] = first
+        ids[0] = reader.first
         if until is not None and n > QUERY:  # else all of it would be the text that stays
             ids[QUERY] = until
         return Row(ids, np.zeros_like(ids))
@@ -237,7 +246,7 @@ def _draw(bundle: "Bundle", first: int, seed: int) -> Callable[[int], Row]:
 
 
 def _random(
-    make: Make, draw: Callable[[int], Row], lengths: Sequence[int], batch: int
+    make: Make, draw: Callable[[int], Any], lengths: Sequence[int], batch: int
 ) -> list[Work]:
     works: list[Work] = []
     for n in lengths:
@@ -248,7 +257,7 @@ def _random(
     return works
 
 
-def _own(make: Make, reader: Texts, texts: Iterable[Text], batch: int) -> list[Work]:
+def _own(make: Make, reader: Texts | Images, texts: Iterable[Given], batch: int) -> list[Work]:
     """Some of the user's texts, evenly spread from the shortest to the longest."""
     if isinstance(texts, str):  # else it would be timed letter by letter
         raise UserError('give a list of texts, not one: ["a text"]')
@@ -262,9 +271,10 @@ def _own(make: Make, reader: Texts, texts: Iterable[Text], batch: int) -> list[W
         count -= count % batch  # every batch is a full one
     picks = np.linspace(0, len(rows) - 1, count).round().astype(int)
     chosen = [rows[i] for i in picks]
-    works = [make(f"{count} text{'s' if count > 1 else ''}", chosen)]
+    noun = "image" if isinstance(reader, Images) else "text"
+    works = [make(f"{count} {noun}{'s' if count > 1 else ''}", chosen)]
     if batch > 1:
-        works.append(make(f"{count} texts, {batch} a call", chosen, batch))
+        works.append(make(f"{count} {noun}s, {batch} a call", chosen, batch))
     return works
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toprune.errors import UserError
+from toprune.images import Images
 from toprune.plan import Plan
 from toprune.pooling import read_max_length, read_pooling, write_pooling
 from toprune.tasks import Embed, Task, task_for
@@ -17,7 +18,7 @@ class Bundle:
     """A pruned model, or with no plan a dense one. Stock transformers loads the directory too."""
 
     model: Any
-    tokenizer: Any
+    tokenizer: Any  # of a model of images, `Images`
     plan: Plan | None
     report: dict[str, Any]
 
@@ -32,7 +33,8 @@ class Bundle:
         for weights in folder.glob("*.safetensors"):  # written for the owner's eyes alone; a bundle
             shutil.copymode(folder / "config.json", weights)  # is served by another user
         self.tokenizer.save_pretrained(folder)
-        self._settle_tokenizer(folder / "tokenizer_config.json")
+        if not isinstance(self.tokenizer, Images):
+            self._settle_tokenizer(folder / "tokenizer_config.json")
         if isinstance(self.task, Embed):
             from toprune.families import max_positions, sizes_of
 

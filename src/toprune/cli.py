@@ -339,6 +339,8 @@ def evaluate(
     columns = _columns(text, pair, label)
     if task is not None and runtime != "torch":
         raise UserError("an exported file knows its task; say --task to toprune export")
+    if out is not None and (label is not None or split is not None):
+        raise UserError("--out answers every row of a file; --label and --split are for metrics")
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} is there already; choose another --out or say --overwrite")
     if runtime != "torch":
@@ -420,10 +422,11 @@ def bench(
 
     texts = None
     if data is not None:
-        columns = _columns(text, pair, None)
+        sheet = Sheet.load(bundle)
+        columns = replace(_columns(text, pair, None), images=sheet.images)
         texts = load_texts(
             data,
-            task=Sheet.load(bundle).task,
+            task=sheet.task,
             glue=glue_in(bundle),
             columns=columns,
             split=split,
@@ -441,6 +444,16 @@ def bench(
         say=partial(typer.echo, err=True),
     )
     tell(report, as_json, tables.bench(report))
+
+
+@app.command("families")
+def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:
+    """Which architectures toprune knows, for which tasks, since when."""
+    hush(debug)
+    from toprune.support import everything
+
+    found = {"families": [one.to_dict() for one in everything()]}
+    tell(found, as_json, tables.families(found), "Another one: docs/add-a-family.md says how.")
 
 
 @plan_app.command("show")

@@ -14,7 +14,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toprune.errors import UserError
 from toprune.sources import Table
@@ -92,6 +92,13 @@ READS = {
         (*TEXT_PAIRS, ("anchor", "positive")),
     ),
 }
+IMAGES = ("image", "img", "picture", "file", "path", "file_name", "filename")
+
+
+def of_images(reads: Reads) -> Reads:
+    """What the task reads where an image is in the place of the text."""
+    what = "an image (--text) and its label (--label)"
+    return Reads(what, IMAGES, reads.labels, roles=("image", None))
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,7 @@ class Columns:
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+    images: bool = False  # the text is an image: a path, a file in a cell, or pixels
 
     @property
     def are_numbers(self) -> bool:
@@ -123,7 +131,7 @@ def present_in(tables: Mapping[str, Table]) -> list[str]:
 
 def choose_columns(columns: Columns, present: Sequence[str], task: str = "classify") -> Columns:
     """Fill in the guesses from the names that are present, and check the names that are given."""
-    reads = READS[task]
+    reads = of_images(READS[task]) if columns.images else READS[task]
     by_word = {name.strip().lower(): name for name in reversed(present)}
     text, pair, label = columns.text, columns.pair, columns.label
     if text is None and pair is None:
@@ -143,7 +151,7 @@ def choose_columns(columns: Columns, present: Sequence[str], task: str = "classi
             f"which column is the {missing}? Name it: the task {task} reads {reads.what}; "
             f"columns here: {listed}"
         )
-    if task == "tokens" and pair:
+    if (task == "tokens" or columns.images) and pair:
         raise UserError(f"the task tokens reads {reads.what}; leave --pair out")
     if task == "embed" and pair is None:
         if columns.label:
@@ -153,7 +161,7 @@ def choose_columns(columns: Columns, present: Sequence[str], task: str = "classi
     for wanted in filter(None, (text, pair, *labels)):
         if wanted not in present:
             raise UserError(f"no column {wanted!r}; columns here: {listed}")
-    return Columns(text, pair, label)
+    return replace(columns, text=text, pair=pair, label=label)
 
 
 def _guess(

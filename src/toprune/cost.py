@@ -28,6 +28,7 @@ class Sizes:
     gated: bool = False  # the FFN has a third matrix, which gates the first
     relative: int = 0  # positions that every query and key is multiplied with (disentangled)
     entry: int = 0  # MACs of a token before any may leave: embedding projections, convolutions
+    free: int = 0  # tokens of an example that come in without these: [CLS] of an image
 
     @property
     def head_size(self) -> int:
@@ -79,7 +80,7 @@ def total_macs(
     read = 2 * sizes.width * sizes.keyed + place
     mix, feed = 2 * sizes.attended, sizes.feed
     fed = tokens[:-1] if restore == "last" else tokens[1:]
-    whole = sizes.entry * tokens[0] + sum(
+    whole = sizes.entry * (tokens[0] - sizes.free * examples) + sum(
         (asked + read) * t + mix * t2 + feed * u
         for t, t2, u in zip(tokens[:-1], squares[:-1], fed, strict=True)
     )

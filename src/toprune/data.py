@@ -7,12 +7,14 @@ sound: a bad row found here is one clear line, found in the middle of a training
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from toprune.columns import Columns, choose_columns, label_columns, present_in
 from toprune.errors import UserError
+from toprune.images import as_image, no_file
 from toprune.labels import (
     BadRows,
     Cells,
@@ -51,6 +53,8 @@ class Examples:
     | answer     | questions         | (answer, first character in the context); none: no answer   |
     | tokens     | lists of words    | tag ids, one for each word                                  |
     | embed      | texts             | similarity of the pair                                      |
+
+    For a model of images, texts are images: paths, bytes of files or Pillow's (`images.as_image`).
     """
 
     texts: list[Any]
@@ -228,16 +232,28 @@ class _Part:
 
 def _read_part(table: Table, columns: Columns, task: str, name: str, blanks: bool = False) -> _Part:
     cell_of = as_words if task == "tokens" else as_text
-    texts = _read_column(table, str(columns.text), name, cell_of)
-    pairs = _read_column(table, columns.pair, name, cell_of) if columns.pair else None
+    what = "a text"
+    if columns.images:
+        cell_of, what = partial(as_image, folder=table.folder), "an image"
+    texts = _read_column(table, str(columns.text), name, cell_of, what)
+    pairs = _read_column(table, columns.pair, name, cell_of, what) if columns.pair else None
     bad = BadRows(name, len(texts))
+    if columns.images:
+        lost = {row: path for row, path in enumerate(texts) if path and no_file(path)}
+        bad.add(f"column {columns.text!r} names a file that is not there", lost, _example(lost))
     if not blanks:
         for column, cells in ((columns.text, texts), (columns.pair, pairs or [])):
             bad.add(f"column {column!r} is empty", (r for r, cell in enumerate(cells) if not cell))
     return _Part(table, texts, pairs, bad)
 
 
-def _read_column(table: Table, column: str, name: str, cell_of: Callable[[Any], Any]) -> list[Any]:
+def _example(lost: Mapping[int, str]) -> str:
+    return f" ({next(iter(lost.values()))})" if lost else ""
+
+
+def _read_column(
+    table: Table, column: str, name: str, cell_of: Callable[[Any], Any], what: str
+) -> list[Any]:
     if column not in table.columns:
         raise UserError(
             f"the {name} set has no column {column!r}; columns there: {', '.join(table.columns)}"
@@ -249,7 +265,7 @@ def _read_column(table: Table, column: str, name: str, cell_of: Callable[[Any], 
         except TypeError as problem:
             raise UserError(
                 f"column {column!r} of the {name} set holds {problem} in {name_rows([row])}, "
-                "not a text; name another column"
+                f"not {what}; name another column"
             ) from problem
     return found
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from toprune.budget import Lengths
 from toprune.data import Examples
 from toprune.errors import UserError
+from toprune.images import Images
 from toprune.labels import name_rows
 from toprune.plan import held_tokens
 from toprune.run.texts import Row, Texts
@@ -28,11 +29,38 @@ def encode(
     segments: bool = True,
 ) -> list[dict[str, Any]]:
     """Features: `input_ids`, `token_type_ids` where the tokenizer has them, `label`, `index` and
-    the `row` that they are of. Several for a text that is read in windows.
+    the `row` that they are of. Several for a text that is read in windows. Of an image, which an
+    `Images` reads in place of a tokenizer, the row is all there is to read.
 
     Not padded: that is for the batch. positions: how many tokens the model can place, if known;
     segments: whether it tells them apart (a BERT tokenizer may serve a model that does not).
     """
+    if isinstance(tokenizer, Images):
+        read: Any = tokenizer.encode(examples.texts)
+    else:
+        read = _text_rows(tokenizer, task, examples, max_length, positions, segments)
+    features: list[dict[str, Any]] = []
+    for index, row in enumerate(read):
+        feature: dict[str, Any] = {"index": index, "row": row}
+        if isinstance(row, Row):
+            feature["input_ids"] = row.ids.tolist()
+            if row.segments is not None:
+                feature["token_type_ids"] = row.segments.tolist()
+        if examples.labels is not None and task.HEAD != "encoder":
+            key = "tags" if task.HEAD == "tokens" else "label"
+            feature[key] = task.target(row, examples.labels[row.text])
+        features.append(feature)
+    return features
+
+
+def _text_rows(
+    tokenizer: Any,
+    task: Task,
+    examples: Examples,
+    max_length: int,
+    positions: int | None,
+    segments: bool,
+) -> list[Row]:
     _check(tokenizer, max_length, positions, is_pair=examples.pairs is not None)
     names = ["input_ids"]
     if segments and "token_type_ids" in tokenizer.model_input_names:
@@ -47,20 +75,16 @@ def encode(
     )
     rows = texts.encode(texts_of(task, examples))
     _refuse_empty(tokenizer, task, examples, rows)
-    features: list[dict[str, Any]] = []
-    for index, row in enumerate(rows):
-        feature: dict[str, Any] = {"input_ids": row.ids.tolist(), "index": index, "row": row}
-        if row.segments is not None:
-            feature["token_type_ids"] = row.segments.tolist()
-        if examples.labels is not None and task.HEAD != "encoder":
-            key = "tags" if task.HEAD == "tokens" else "label"
-            feature[key] = task.target(row, examples.labels[row.text])
-        features.append(feature)
-    return features
+    return rows
 
 
 def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
     return [feature["row"] for feature in features]
+
+
+def tokens_in(feature: dict[str, Any]) -> int:
+    """Live tokens, special ones included."""
+    return len(feature["input_ids"] if "input_ids" in feature else feature["row"])
 
 
 def lengths(
@@ -70,15 +94,16 @@ def lengths(
 ) -> Lengths:
     """The histogram of live tokens, special ones included, and of those that a plan must keep: what
     cost and budget are measured on."""
-    texts = [feature["input_ids"] for feature in features]
     if not protect and protect_until is None:
-        return Lengths.of(map(len, texts))
+        return Lengths.of(map(tokens_in, features))
+    texts = [feature["input_ids"] for feature in features]
     held = [held_tokens(ids, protect, protect_until) for ids in texts]
     return Lengths.of(map(len, texts), held)
 
 
 class Collate:
     """Pads a batch to its longest row, on the right, and adds what is known about its examples.
+    Images, of one length all, are decoded here.
 
     extras: `(indices of the batch, padded length) -> tensors`: the teacher's words.
     """
@@ -88,17 +113,12 @@ class Collate:
         tokenizer: Any,
         extras: Callable[[Sequence[int], int], dict[str, Tensor]] | None = None,
     ):
-        if tokenizer.pad_token_id is None:
-            raise UserError("the tokenizer has no pad token; set tokenizer.pad_token")
-        self.fill = {
-            "input_ids": tokenizer.pad_token_id,
-            "token_type_ids": tokenizer.pad_token_type_id,
-            "tags": NO_TAG,
-        }
+        self.images = tokenizer if isinstance(tokenizer, Images) else None
+        self.fill = _fill(tokenizer) if self.images is None else {}
         self.extras = extras
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        counts = torch.tensor([len(feature["input_ids"]) for feature in features])  # (B,)
+        counts = torch.tensor([tokens_in(feature) for feature in features])  # (B,)
         length = int(counts.max())
         batch = {
             name: torch.tensor(
@@ -107,6 +127,9 @@ class Collate:
             for name, fill in self.fill.items()
             if name in features[0]
         }
+        if self.images is not None:
+            pixels = self.images.batch([feature["row"] for feature in features])
+            batch |= {name: torch.from_numpy(x) for name, x in pixels.items()}  # (B, 3, H, W)
         batch["attention_mask"] = (torch.arange(length) < counts[:, None]).long()  # (B, S)
         if "tags" in batch:
             batch["labels"] = batch.pop("tags")
@@ -115,6 +138,16 @@ class Collate:
         if self.extras is not None:
             batch |= self.extras([feature["index"] for feature in features], length)
         return batch
+
+
+def _fill(tokenizer: Any) -> dict[str, int]:
+    if tokenizer.pad_token_id is None:
+        raise UserError("the tokenizer has no pad token; set tokenizer.pad_token")
+    return {
+        "input_ids": tokenizer.pad_token_id,
+        "token_type_ids": tokenizer.pad_token_type_id,
+        "tags": NO_TAG,
+    }
 
 
 def _pad(ids: list[int], length: int, fill: int) -> list[int]:

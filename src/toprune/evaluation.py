@@ -10,8 +10,8 @@ from torch import Tensor
 
 from toprune.attachment import attach, detach
 from toprune.batching import in_batches
-from toprune.encode import Collate
-from toprune.heads import by_token, outputs_of
+from toprune.encode import Collate, tokens_in
+from toprune.heads import ask, by_token
 from toprune.plan import Plan
 from toprune.progress import bar
 from toprune.tasks import Task
@@ -31,10 +31,9 @@ def answers_of(
     model.eval()
     with torch.inference_mode(), bar(label, len(features)) as advance:
         for rows, batch in in_batches(features, collate):
-            mask = batch["attention_mask"]
-            found = outputs_of(task, model(**_inputs(batch)), mask).numpy(force=True)
+            found = ask(model, task, batch)[0].numpy(force=True)
             for row, one in zip(rows, found, strict=True):
-                length = len(features[row]["input_ids"])
+                length = tokens_in(features[row])
                 out[row] = one[:length].copy() if by_token(task) else one
             advance(len(rows))
     model.train(training)
@@ -52,16 +51,9 @@ def said_to(
     model.eval()
     try:
         with torch.inference_mode():
-            return [
-                outputs_of(task, model(**_inputs(batch)), batch["attention_mask"])
-                for batch in batches
-            ]
+            return [ask(model, task, batch)[0] for batch in batches]
     finally:
         detach(model).train(training)
-
-
-def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: x for name, x in batch.items() if name != "labels"}
 
 
 def distance(

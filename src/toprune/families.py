@@ -42,17 +42,23 @@ class Family:
     returns: Callable[[Tensor], Any] = lambda state: state  # what the stock loop expects of a layer
     # cos and sin, (B, K, d) each, of a layer's rotary positions: (base, layer, where)
     rotary: Callable[[Base, Layer, Tensor], tuple[Tensor, Tensor]] | None = None
-    # added to the logits, (B, H or 1, Q, K): (base, layer, scaled q, k, where of q, where of k)
-    bias: Callable[[Base, Layer, Tensor, Tensor, Tensor, Tensor], Tensor | None] | None = None
+    # added to the logits, (B, H or 1, Q, K): (tables, layer, scaled q, k, where of q, where of k)
+    bias: Callable[[Any, Layer, Tensor, Tensor, Tensor, Tensor], Tensor | None] | None = None
+    tables: Callable[[Base, Layer], Any] = lambda base, _: base  # for `bias`: what no input changes
     scale: Callable[[Layer, int], float] = lambda _, d: d**-0.5  # of logits
-    # a convolution beside the first layer: the module, and its part of the states, (B, S, D)
-    convolution: Callable[[Base], Any] = lambda _: None
-    convolved: Callable[[Any, Tensor, Tensor], Tensor] | None = None  # (module, input, alive)
-    blend: Callable[[Any, Tensor, Tensor], Tensor] | None = None  # (module, state, its part)
-    first_position: Callable[[Any], int] = lambda _: 0  # where the position table really begins
-    positions: Callable[[Any], int] = lambda config: config.max_position_embeddings
+    convolution: "Convolution | None" = None  # beside the first layer
+    positions: Callable[[Any], int] = lambda config: config.max_position_embeddings  # that fit
     images: bool = False  # pixel_values in place of input_ids
     since: str = "0.1"
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What reads neighbours in the text, and so must see all of it before any token leaves."""
+
+    module: Callable[[Base], Any]  # None in a model that has none
+    part: Callable[[Any, Tensor, Tensor], Tensor]  # (module, embeddings (B, S, D), alive (B, S))
+    blend: Callable[[Any, Tensor, Tensor], Tensor]  # (module, states, their rows of the part)
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def _bert_sizes(config: Any) -> Sizes:
 
 def _after_padding(config: Any) -> int:
     """RoBERTa's position table starts behind the row of the padding token."""
-    return config.pad_token_id + 1
+    return config.max_position_embeddings - config.pad_token_id - 1
 
 
 _DISTILBERT = Family(
@@ -150,7 +156,6 @@ _ALBERT = _bert(
     ),
     feed_forward=lambda x, state: x.full_layer_layer_norm(x.ff_chunk(state) + state),
     sizes=lambda c: replace(_bert_sizes(c), layers=c.num_hidden_layers * c.inner_group_num),
-    since="0.2",
 )
 
 
@@ -158,7 +163,7 @@ _ALBERT = _bert(
 
 
 def _mpnet_bias(
-    base: Base, _: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+    base: Any, _: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
 ) -> Tensor:
     apart = where_k.unsqueeze(1) - where_q.unsqueeze(2)  # (B, Q, K)
     buckets = base.encoder.relative_position_bucket(apart)
@@ -174,42 +179,59 @@ _MPNET = _bert(
     ),
     bias=_mpnet_bias,
     returns=lambda state: (state,),
-    first_position=lambda _: 2,  # whatever its padding token is
-    since="0.2",
+    positions=lambda c: c.max_position_embeddings - 2,  # whatever its padding token is
 )
 
 
 # -- DeBERTa v2 and v3: content meets relative positions, both ways ------------------------------
 
 
-def _deberta_span(attention: Any) -> int:
-    return attention.pos_ebd_size
+def _deberta_tables(base: Base, layer: Layer) -> tuple[Tensor | None, Tensor | None]:
+    """Keys and queries (H, d, P) of the P relative positions, those with the scale of the logits;
+    None of a kind that the model does without."""
+    own = layer.attention.self
+    if not own.relative_attention:
+        return None, None
+    table = own.pos_dropout(base.encoder.get_rel_embedding()[: 2 * own.pos_ebd_size])  # (P, D)
+
+    def by_head(projection: Any) -> Tensor:
+        return projection(table).unflatten(-1, (own.num_attention_heads, -1)).permute(1, 2, 0)
+
+    keys = queries = None
+    if "c2p" in own.pos_att_type:
+        keys = by_head(own.key_proj if own.share_att_key else own.pos_key_proj)
+    if "p2c" in own.pos_att_type:
+        queries = by_head(own.query_proj if own.share_att_key else own.pos_query_proj)
+        queries = queries * _deberta_scale(layer, own.attention_head_size)
+    return keys, queries
 
 
 def _deberta_bias(
-    base: Base, layer: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+    tables: tuple[Tensor | None, Tensor | None],
+    layer: Layer,
+    q: Tensor,
+    k: Tensor,
+    where_q: Tensor,
+    where_k: Tensor,
 ) -> Tensor | None:
-    own = layer.attention.self
-    if not own.relative_attention:
+    keys, queries = tables
+    if keys is None and queries is None:
         return None
-    span, heads = _deberta_span(own), own.num_attention_heads
-    table = own.pos_dropout(base.encoder.get_rel_embedding()[: 2 * span])  # (P, D)
-
-    def by_head(projection: Any) -> Tensor:  # (H, d, P)
-        return projection(table).unflatten(-1, (heads, -1)).permute(1, 2, 0)
-
+    own = layer.attention.self
+    span, heads = own.pos_ebd_size, own.num_attention_heads
     apart = where_q.unsqueeze(2) - where_k.unsqueeze(1)  # (B, Q, K)
     if own.position_buckets > 0:
         apart = _log_buckets(apart, own.position_buckets, own.max_relative_positions)
     at = (apart + span).clamp(0, 2 * span - 1).unsqueeze(1)  # (B, 1, Q, K)
     found = None
-    if "c2p" in own.pos_att_type:
-        keys = by_head(own.key_proj if own.share_att_key else own.pos_key_proj)
+    if keys is not None:  # content to position
         found = (q @ keys).gather(-1, at.expand(-1, heads, -1, -1))
-    if "p2c" in own.pos_att_type:
-        queries = by_head(own.query_proj if own.share_att_key else own.pos_query_proj)
-        mixed = k @ (queries * _deberta_scale(layer, k.shape[-1]))  # (B, H, K, P)
-        other = mixed.gather(-1, at.transpose(-1, -2).expand(-1, heads, -1, -1)).transpose(-1, -2)
+    if queries is not None:  # position to content: (B, H, K, P), then by (Q, K)
+        other = (
+            (k @ queries)
+            .gather(-1, at.transpose(-1, -2).expand(-1, heads, -1, -1))
+            .transpose(-1, -2)
+        )
         found = other if found is None else found + other
     return found
 
@@ -264,12 +286,14 @@ _DEBERTA = _bert(
     ),
     sizes=_deberta_sizes,
     bias=_deberta_bias,
+    tables=_deberta_tables,
     scale=_deberta_scale,
     returns=lambda state: (state, None),
-    convolution=lambda base: base.encoder.conv,
-    convolved=_deberta_convolved,
-    blend=lambda conv, state, part: conv.LayerNorm(state + part),
-    since="0.2",
+    convolution=Convolution(
+        module=lambda base: base.encoder.conv,
+        part=_deberta_convolved,
+        blend=lambda conv, states, part: conv.LayerNorm(states + part),
+    ),
 )
 
 
@@ -286,7 +310,7 @@ def _like(base: Base) -> Tensor:
 
 
 def _modernbert_bias(
-    _: Base, layer: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+    _: Any, layer: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
 ) -> Tensor | None:
     """Local layers see a window of the *text*, however few tokens of it are left."""
     if layer.attention_type != "sliding_attention":
@@ -313,7 +337,6 @@ _MODERNBERT = Family(
     rotary=lambda base, x, where: base.rotary_emb(_like(base), where, x.attention_type),
     bias=_modernbert_bias,
     sizes=lambda c: replace(_bert_sizes(c), gated=True),
-    since="0.2",
 )
 
 
@@ -341,7 +364,6 @@ _EUROBERT = Family(
     at_the_end=lambda base, states: base.norm(states),
     rotary=_rotary,
     sizes=_eurobert_sizes,
-    since="0.2",
 )
 
 
@@ -361,7 +383,6 @@ def _gte(name: str, *, gated: bool) -> Family:
         sizes=lambda c: replace(
             _bert_sizes(c), head_width=getattr(c, "head_dim", None), gated=gated
         ),
-        since="0.2",
     )
 
 
@@ -377,12 +398,17 @@ def patches(config: Any, height: int, width: int) -> int:
     return (height // high) * (width // wide)
 
 
+def image_shape(config: Any) -> tuple[int, int, int]:
+    """(channels, height, width)"""
+    return (config.num_channels, *_pair(config.image_size))
+
+
 def _vit_sizes(config: Any) -> Sizes:
     high, wide = _pair(config.patch_size)
-    # The convolution reads every patch once; its [CLS] token costs nothing, which is left out.
-    return replace(
-        _bert_sizes(config), entry=config.num_channels * high * wide * config.hidden_size
-    )
+    read = (
+        config.num_channels * high * wide * config.hidden_size
+    )  # by a convolution, patch by patch
+    return replace(_bert_sizes(config), entry=read, free=1)
 
 
 _VIT = Family(
@@ -397,7 +423,6 @@ _VIT = Family(
     sizes=_vit_sizes,
     positions=lambda c: patches(c, *_pair(c.image_size)) + 1,
     images=True,
-    since="0.2",
 )
 
 
@@ -406,11 +431,11 @@ FAMILIES = {
     family.name: family
     for family in (
         _bert("bert"),
-        _bert("roberta", first_position=_after_padding),
-        _bert("xlm-roberta", first_position=_after_padding),
+        _bert("roberta", positions=_after_padding),
+        _bert("xlm-roberta", positions=_after_padding),
         _bert("electra"),
         _DISTILBERT,
-        _bert("camembert", first_position=_after_padding, since="0.2"),
+        _bert("camembert", positions=_after_padding),
         _ALBERT,
         _MPNET,
         _DEBERTA,
@@ -448,8 +473,7 @@ def sizes_of(model: Any) -> Sizes:
 
 def max_positions(config: Any) -> int:
     """Tokens that fit the position table."""
-    family = family_named(config)
-    return family.positions(config) - family.first_position(config)
+    return family_named(config).positions(config)
 
 
 def has_segments(config: Any) -> bool:
@@ -468,3 +492,56 @@ def reads_every_token(model: Any) -> bool:
     if kind.endswith("ForSequenceClassification"):
         return pools_all(model.config)
     return kind.endswith(("ForQuestionAnswering", "ForTokenClassification"))
+
+
+# -- What people should know of each; `support.py` says for which tasks ---------------------------
+
+
+@dataclass(frozen=True)
+class Note:
+    models: str  # of this family, though many of their names do not say so
+    positions: str  # where they are, and so what they do after a drop
+
+
+_ADDED = "added to the embeddings, before any token leaves"
+_TURNED = "rotary: queries and keys turn by the original index, also after a drop"
+
+NOTES = {
+    "bert": Note(
+        "BERT, MiniLM, BGE, E5, GTE v1, mxbai-embed, Arctic-embed, LaBSE, SciBERT, FinBERT, "
+        "the MS MARCO MiniLM rerankers",
+        _ADDED,
+    ),
+    "roberta": Note("RoBERTa, DistilRoBERTa, CodeBERT, Twitter-RoBERTa", _ADDED),
+    "xlm-roberta": Note(
+        "XLM-R, multilingual E5 base and large, BGE-M3, the BGE rerankers, Arctic-embed-l v2",
+        _ADDED,
+    ),
+    "electra": Note("ELECTRA, KoELECTRA, the MS MARCO ELECTRA reranker", _ADDED),
+    "distilbert": Note("DistilBERT, the MS MARCO DistilBERT encoders", _ADDED),
+    "camembert": Note("CamemBERT and its sentence encoders", _ADDED),
+    "albert": Note(
+        "ALBERT v1 and v2", f"{_ADDED}; one layer at many depths, a step for each depth"
+    ),
+    "mpnet": Note(
+        "MPNet, all-mpnet-base-v2, multi-qa-mpnet, many SetFit models",
+        f"{_ADDED}; and a bias by the distance of the original indices",
+    ),
+    "deberta-v2": Note(
+        "DeBERTa v2 and v3, mDeBERTa v3, mxbai-rerank v1, most zero-shot NLI models",
+        "disentangled: content meets the distance of the original indices; the convolution of the "
+        "large models reads all tokens, whoever leaves in its layer",
+    ),
+    "modernbert": Note(
+        "ModernBERT, GTE-ModernBERT, modernbert-embed, mmBERT, Ettin encoders, Granite-embedding "
+        "English R2",
+        f"{_TURNED}; local layers see a window of the text, not of what is left",
+    ),
+    "eurobert": Note("EuroBERT 210m to 2.1B", _TURNED),
+    "gte": Note(
+        "GTE multilingual in its copy of type `gte`; type `new` is code from the hub", _TURNED
+    ),
+    "nomic_bert": Note("nomic-embed-text v1 and v1.5", _TURNED),
+    "jina_embeddings_v3": Note("jina-embeddings-v3-hf, without its adapters", _TURNED),
+    "vit": Note("ViT, DINO v1; images: every patch is a token", _ADDED),
+}

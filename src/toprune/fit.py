@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from toprune.batching import Buckets
-from toprune.encode import Collate
+from toprune.encode import Collate, tokens_in
 from toprune.errors import UserError
-from toprune.heads import outputs_of
+from toprune.heads import ask
 from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES
 from toprune.processes import ON_CPU, backend, processes
@@ -95,8 +95,8 @@ class Learner(nn.Module):
     ) -> dict[str, Tensor]:
         mask = inputs["attention_mask"]
         stated = teacher_states is not None and self.state_weight > 0
-        out = self.model(**inputs, output_hidden_states=stated)
-        logits = outputs_of(self.task, out, mask)  # (B, C) or (B, S, C)
+        # logits (B, C) or (B, S, C)
+        logits, out = ask(self.model, self.task, inputs, output_hidden_states=stated)
         terms: dict[str, Tensor] = {}
         if teacher_states is not None and stated:
             gap = F.mse_loss(first_states(out.hidden_states), teacher_states)
@@ -267,7 +267,7 @@ def train(
     trainer = FitTrainer(
         learner,
         training,
-        [len(f["input_ids"]) for f in features],
+        [tokens_in(feature) for feature in features],
         args=args,
         train_dataset=features,
         data_collator=collate,

@@ -1,17 +1,20 @@
 """The heads that transformers puts on an encoder: how each is loaded and what it says."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import (
     AutoModel,
+    AutoModelForImageClassification,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
 
-from toprune.families import pools_all
+from toprune.errors import UserError
+from toprune.families import family_named, pools_all
 from toprune.plan import Restore
 from toprune.pooling import pool
 from toprune.tasks import Task
@@ -22,6 +25,28 @@ HEADS: dict[str, Any] = {
     "tokens": AutoModelForTokenClassification,
     "encoder": AutoModel,
 }
+
+
+def loader(task: Task, config: Any) -> Any:
+    """The class of transformers that loads such a model with the head of the task."""
+    if not family_named(config).images:
+        return HEADS[task.HEAD]
+    if task.HEAD != "sequence" or task.NAME == "rank":
+        raise UserError(
+            f"the task {task.NAME} is about texts; of images: classify, multilabel, regress"
+        )
+    if getattr(task, "stride", None) is not None:
+        raise UserError("windows (--stride) are of texts; an image is read whole")
+    return AutoModelForImageClassification
+
+
+def ask(model: Any, task: Task, batch: Mapping[str, Tensor], **how: Any) -> tuple[Tensor, Any]:
+    """(what it says to the task, its whole answer). Labels are not for the model, nor is the mask
+    of images, which have no padding."""
+    mask = batch["attention_mask"]
+    kept = ("labels", "attention_mask") if "pixel_values" in batch else ("labels",)
+    out = model(**{name: x for name, x in batch.items() if name not in kept}, **how)
+    return outputs_of(task, out, mask), out
 
 
 def outputs_of(task: Task, out: Any, mask: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
+from transformers.utils.hub import cached_file
 
 from toprune.data import Examples
 from toprune.errors import UserError
-from toprune.families import FAMILIES, family_of
-from toprune.heads import HEADS
+from toprune.families import FAMILIES, family_named, family_of, image_shape, max_positions
+from toprune.heads import loader
+from toprune.images import PLACE, Images
 from toprune.tasks import Task
 
 Source = Any  # a directory, a hub id, or a model object
@@ -39,8 +41,9 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
 
 def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
     """A model from disk or hub; without `head`, a new one, it must have its own."""
+    kind = loader(task, read_config(source))
     try:
-        model, info = HEADS[task.HEAD].from_pretrained(
+        model, info = kind.from_pretrained(
             str(source), output_loading_info=True, dtype=torch.float32, **head
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -64,19 +67,44 @@ def config_of(source: Source) -> Any:
 
 
 def load_tokenizer(source: Source) -> Any:
-    """The tokenizer beside a model; of an object, the one from where it was loaded."""
+    """The tokenizer beside a model; of an object, the one from where it was loaded. Of a model of
+    images, what prepares these."""
+    config = config_of(source)
     if not isinstance(source, str | Path):
         source = source.name_or_path
         if not source:
             raise UserError(
                 "a model object that was not loaded from anywhere: give tokenizer=, too"
             )
+    if family_named(config).images:
+        return _load_images(source, config)
     try:
         return AutoTokenizer.from_pretrained(str(source))
     except (OSError, ValueError) as error:
         raise UserError(
             f"no tokenizer in {source} ({_first_line(error)}); save one beside the model"
         ) from error
+
+
+def _load_images(source: str | Path, config: Any) -> Images:
+    try:
+        path = cached_file(str(source), PLACE)
+    except OSError as error:
+        raise UserError(
+            f"no {PLACE} in {source} ({_first_line(error)}); save the image processor there, too"
+        ) from error
+    return fit_images(Images.load(Path(str(path)), max_positions(config)), config)
+
+
+def fit_images(images: Images, config: Any) -> Images:
+    """As they are, if the model can read them."""
+    made, read = (3, images.height, images.width), image_shape(config)
+    if made != read:
+        raise UserError(
+            f"{PLACE} makes images of (channels, height, width) {made}, the model reads {read}; "
+            "save the processor that the model was trained with"
+        )
+    return images
 
 
 def read_config(source: str | Path) -> Any:
@@ -91,10 +119,7 @@ def read_config(source: str | Path) -> Any:
             f"cannot read a model from {source} ({_first_line(error)}); give a directory or a hub "
             f"id of: {', '.join(FAMILIES)}"
         ) from error
-    if config.model_type not in FAMILIES:
-        raise UserError(
-            f"architecture '{config.model_type}' is not known; supported: {', '.join(FAMILIES)}"
-        )
+    family_named(config)  # or one line that says which are known
     return config
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toprune.attachment import Drop, attach_policy, detach
 from toprune.families import sizes_of
-from toprune.heads import outputs_of, reads_all
+from toprune.heads import ask, reads_all
 from toprune.plan import Restore
 from toprune.tasks import Task
 from toprune.tokens import Tokens
@@ -61,7 +61,7 @@ def fit_probes(model: Any, task: Task, batches: Iterable[dict[str, Tensor]]) -> 
         for batch in batches:
             with torch.enable_grad():
                 mask = batch["attention_mask"]
-                margin = task.margin(outputs_of(task, model(**batch), mask), mask)
+                margin = task.margin(ask(model, task, batch)[0], mask)
                 grads = torch.autograd.grad(margin.sum(), record.states)
             tokens = record.tokens
             assert tokens is not None

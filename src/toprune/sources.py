@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -49,6 +49,7 @@ class Table:
 
     columns: Mapping[str, Iterable[Any]]
     classes: Mapping[str, list[str]] = field(default_factory=dict)
+    folder: Path | None = None  # where relative paths in cells begin
 
 
 def read(source: Any, *, header: bool = True) -> Table | dict[str, Table]:
@@ -152,7 +153,7 @@ def _read_file(path: Path, header: bool) -> Table:
             f"{path}: unknown ending {ending!r}; known: {' '.join(READERS)}, each also with .gz"
         )
     with _opened(path) as file:
-        return READERS[ending](file, header)
+        return replace(READERS[ending](file, header), folder=path.parent)
 
 
 @contextmanager
@@ -218,6 +219,9 @@ def _from_datasets(loaded: Any) -> Table | dict[str, Table]:
 
 def _from_dataset(dataset: Any) -> Table:
     plain = dataset.with_format(None)
+    for name, feature in plain.features.items():
+        if type(feature).__name__ == "Image":  # as files: pixels would not fit the memory
+            plain = plain.cast_column(name, replace(feature, decode=False))
     inner = {name: getattr(f, "feature", f) for name, f in plain.features.items()}  # of lists
     classes = {name: f.names for name, f in inner.items() if hasattr(f, "int2str")}
     return Table({name: plain[name] for name in plain.column_names}, classes)

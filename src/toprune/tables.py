@@ -112,6 +112,26 @@ def _times(report: dict[str, Any]) -> Table:
     return table
 
 
+def families(report: dict[str, Any]) -> Group:
+    """What is supported for which tasks, why not where it is not, and what models these are."""
+    table = Table(title="families", title_justify="left", box=SIMPLE_HEAD)
+    tasks = dict.fromkeys(task for found in report["families"] for task in found["tasks"])
+    for name in ("family", "since", *tasks):
+        table.add_column(name, no_wrap=True)
+    models = Table(title="models, among others", title_justify="left", box=SIMPLE_HEAD)
+    models.add_column("family", no_wrap=True)
+    models.add_column("models")
+    reasons: dict[str, list[str]] = {}
+    for found in report["families"]:
+        told = ["yes" if task in found["tasks"] else "-" for task in tasks]
+        table.add_row(found["family"], found["since"], *told)
+        models.add_row(found["family"], found["models"])
+        for task, reason in found["missing"].items():
+            reasons.setdefault(reason, []).append(f"{found['family']} {task}")
+    lines = [Text(f"- {reason}: {', '.join(those)}") for reason, those in reasons.items()]
+    return Group(table, *lines, Text("multilabel and rank have the head of classify.\n"), models)
+
+
 def _comparison(report: dict[str, Any]) -> Table:
     title = f"{report['examples']} examples that training never saw"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from toprune.attachment import Drop, attach_policy, detach
 from toprune.batching import in_batches
-from toprune.encode import Collate
+from toprune.encode import Collate, tokens_in
 from toprune.families import sizes_of
-from toprune.heads import by_token, outputs_of, reads_all
+from toprune.heads import ask, by_token, reads_all
 from toprune.plan import Restore
 from toprune.tasks import Task
 from toprune.tokens import Tokens
@@ -116,7 +116,7 @@ def teach(
     Target of the ranking: the attention received in the last layer (ToP), or with probes what the
     dense model's own probe says at each layer, which keeps the ranking where it was fitted.
     """
-    lengths = np.array([len(f["input_ids"]) for f in features])
+    lengths = np.array([tokens_in(feature) for feature in features])
     starts = np.concatenate([[0], lengths.cumsum()])
     sizes = sizes_of(model)
     layers = sizes.layers
@@ -125,16 +125,15 @@ def teach(
     columns = 1 if probes is None else len(probes)
     scores = _room(starts[-1], columns)
     logits: np.ndarray | None = None  # its width is known when the head has spoken
-    told = 0 if whole else len(features)
-    states = _room(told, layers, sizes.width, dtype=np.float16)
+    stated = 0 if whole else len(features)
+    states = _room(stated, layers, sizes.width, dtype=np.float16)
     training = model.training
     attach_policy(model.eval(), listen)
     try:
         with torch.inference_mode():
             for rows, batch in in_batches(features, collate):
-                batch.pop("labels", None)
-                out = model(**batch, output_hidden_states=not whole)
-                said = outputs_of(task, out, batch["attention_mask"]).numpy(force=True)
+                told, out = ask(model, task, batch, output_hidden_states=not whole)
+                said = told.numpy(force=True)
                 if logits is None:
                     logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
                 if not whole:

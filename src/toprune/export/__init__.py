@@ -13,11 +13,12 @@ from toprune.bundle import Bundle
 from toprune.columns import Columns
 from toprune.errors import UserError
 from toprune.export.graph import dense_plan, input_names, write_onnx
-from toprune.export.parity import check, draw, guarded, shapes
+from toprune.export.parity import cases_of, check, draw, guarded
 from toprune.export.quantize import quantize
 from toprune.families import max_positions
 from toprune.glue import glue_in
 from toprune.heads import restore_of
+from toprune.images import Images
 from toprune.plan import Plan
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
@@ -44,7 +45,8 @@ def export(
     """
     folder = Path(bundle)
     own = Bundle.load(folder, task)
-    _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
+    if not isinstance(own.tokenizer, Images):
+        _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
     kind = own.task
     plan = own.plan or dense_plan(own.model, restore_of(kind, own.model.config))
     most = max_positions(own.model.config)
@@ -71,7 +73,7 @@ def export(
             settings=settings_of(kind),
             max_length=limit,
             inputs=tuple(names),
-            pad_token_id=own.tokenizer.pad_token_id,
+            pad_token_id=getattr(own.tokenizer, "pad_token_id", 0),  # of images: none is needed
             labels=_labels(own),
             checked=checked,
             environment=environment(),
@@ -144,7 +146,7 @@ def _distance(
     `eval` to say; that it runs and gives numbers is checked here."""
     worst = 0.0
     rng = np.random.default_rng(0)
-    for lengths, padded in shapes(limit):
+    for lengths, padded in cases_of(own.model.config, limit):
         feeds = draw(own.model.config, rng, lengths, padded, names, guarded(plan))
         found = rounded.run(feeds)
         if not np.isfinite(found).all():

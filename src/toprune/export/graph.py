@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from toprune.attachment import attach_run, detach
 from toprune.export.packed import PackedRun
-from toprune.families import family_of, has_segments
+from toprune.families import family_named, family_of, has_segments, image_shape
+from toprune.images import INPUT
 from toprune.plan import Plan, Restore
 
 OPSET = 17  # the first with LayerNormalization; old enough for everybody
@@ -45,6 +46,8 @@ class _Outputs(nn.Module):
 def input_names(config: Any, tokenizer: Any = None) -> list[str]:
     """The inputs that users of ONNX encoders know. Segments only where the model has them, and its
     tokenizer, if given, tells them: a model that was trained without them must not get them now."""
+    if family_named(config).images:
+        return [INPUT]
     told = tokenizer is None or "token_type_ids" in tokenizer.model_input_names
     segments = ["token_type_ids"] if has_segments(config) and told else []
     return ["input_ids", "attention_mask", *segments]
@@ -76,7 +79,9 @@ def write_onnx(
     batch, tokens = {0: "batch"}, {0: "batch", 1: "length"}
     if by_token is None:
         by_token = plan.restore != "none"
-    axes = dict.fromkeys(names, tokens) | dict.fromkeys(outputs, tokens if by_token else batch)
+    axes = dict.fromkeys(names, batch if family.images else tokens) | dict.fromkeys(
+        outputs, tokens if by_token else batch
+    )
     training = model.training
     run = PackedRun(family, model.base_model, sizes, plan)
     attach_run(model.eval(), run)
@@ -106,7 +111,10 @@ def write_onnx(
 
 
 def _sample(config: Any, names: list[str]) -> tuple[Tensor, ...]:
-    """Two texts of different length: tracing sees what it must not fold into constants."""
+    """Two texts of different length: tracing sees what it must not fold into constants. Of images
+    only their number varies."""
+    if family_named(config).images:
+        return (torch.zeros(2, *image_shape(config)),)
     ids = torch.full((2, 7), config.vocab_size - 1)
     mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
     given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}

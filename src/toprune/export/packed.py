@@ -73,6 +73,8 @@ class PackedRun:
                 scale = self.family.scale(layer, self.size)
                 own[layer] = (_scaled(q, scale), _scaled(k), _scaled(v))
         self.projections = list(own.values())
+        with torch.no_grad():  # here, outside the trace: constants of the graph
+            self.tables = {layer: self.family.tables(self.base, layer) for layer in own}
         self.queries = [own[layer][0] for layer in layers]
         self.keys = [own[layer][1] for layer in layers]
         self.values = [own[layer][2] for layer in layers]
@@ -119,11 +121,11 @@ class PackedRun:
 
     def convolve(self, module: Any, entered: Tensor, states: Tensor) -> Tensor:
         """The part of a convolution beside the first layer, for those who stay and who left."""
-        assert self.family.convolved is not None
-        assert self.family.blend is not None
-        part = self.family.convolved(module, entered, self.alive).reshape(-1, self.width)
-        self.left = [(self.family.blend(module, x, part[at]), at) for x, at in self.left]
-        return self.family.blend(module, states, part[self.index])
+        convolution = self.family.convolution
+        assert convolution is not None
+        part = convolution.part(module, entered, self.alive).reshape(-1, self.width)
+        self.left = [(convolution.blend(module, x, part[at]), at) for x, at in self.left]
+        return convolution.blend(module, states, part[self.index])
 
     def finish(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (B, S, D): every token back at its place with its last state, or zeros."""
@@ -235,7 +237,7 @@ class PackedRun:
         logits = q @ k.transpose(-1, -2)  # (B, H, Q, K)
         bias: Tensor | None = None
         if self.family.bias is not None:
-            bias = self.family.bias(self.base, module, q, k, where_q, where_k)
+            bias = self.family.bias(self.tables[module], module, q, k, where_q, where_k)
         return (logits + (of_keys.bias if bias is None else bias + of_keys.bias)).softmax(-1)
 
     def _probabilities(self, module: Layer, i: int, x: Tensor) -> Tensor:

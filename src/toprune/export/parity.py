@@ -16,6 +16,8 @@ from torch import Tensor
 from toprune.attachment import Drop, Follow, attach_policy, detach
 from toprune.errors import UserError
 from toprune.export.graph import input_names
+from toprune.families import family_named, image_shape
+from toprune.images import INPUT
 from toprune.plan import Plan
 from toprune.tokens import Tokens, order, take
 
@@ -66,6 +68,13 @@ class Parity:
         return self.worst * TOLERANCE
 
 
+def cases_of(config: Any, max_length: int) -> list[Case]:
+    """What is tried: texts of many lengths, or images, of which there is only a number."""
+    if family_named(config).images:
+        return [([max_length] * batch, max_length) for batch in (1, 2, 5)]
+    return shapes(max_length)
+
+
 def shapes(max_length: int) -> list[Case]:
     """Single, equal and mixed, odd and even, with padding and without."""
     top = max_length
@@ -95,7 +104,7 @@ def check(
 ) -> Parity:
     """Refuse an engine that does not give the outputs of `model` under `plan`, and say where."""
     rng = np.random.default_rng(seed)
-    cases = cases or shapes(max_length)
+    cases = cases or cases_of(model.config, max_length)
     worst, redrawn = 0.0, 0
     for lengths, padded in cases:
         feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded, names, outputs)
@@ -104,7 +113,7 @@ def check(
         if found.shape != wanted.shape or not np.isfinite(found).all():
             story = "NaN" if not np.isfinite(found).all() else f"an answer of shape {found.shape}"
             raise UserError(f"the ONNX file gives {story} for lengths {lengths}; not written")
-        alive = feeds["attention_mask"].astype(bool)
+        alive = _alive(lengths, padded)
         where, told, right = _lines(found, wanted, alive)  # (lines,), (lines, C) twice
         off = np.abs(told - right) / _scale(right) / TOLERANCE
         worst = max(worst, float(off.max()))
@@ -191,6 +200,11 @@ def guarded(plan: Plan) -> list[int]:
     return [*plan.protect, *([] if plan.protect_until is None else [plan.protect_until])]
 
 
+def _alive(lengths: Sequence[int], padded: int) -> np.ndarray:
+    """(B, S)"""
+    return np.arange(padded) < np.array(lengths)[:, None]
+
+
 def draw(
     config: Any,
     rng: np.random.Generator,
@@ -199,10 +213,13 @@ def draw(
     names: Sequence[str] | None = None,
     sown: Sequence[int] = (),
 ) -> dict[str, np.ndarray]:
-    """Random tokens; the inputs in `names`, or all that the model takes. The ids in `sown` are one
-    in ten: of a real vocabulary hardly any text would have them by chance."""
+    """Random tokens (or pixels); the inputs in `names`, or all that the model takes. The ids in
+    `sown` are one in ten: of a real vocabulary hardly any text would have them by chance."""
+    if family_named(config).images:
+        shape = (len(lengths), *image_shape(config))
+        return {INPUT: rng.normal(size=shape).astype(np.float32)}
     size = (len(lengths), padded)
-    alive = np.arange(padded) < np.array(lengths)[:, None]
+    alive = _alive(lengths, padded)
     pad = config.pad_token_id if config.pad_token_id is not None else 0
     ids = rng.integers(0, config.vocab_size, size)
     if sown:

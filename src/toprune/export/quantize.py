@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 
 from toprune.export.graph import INLINE, save_graph
 
@@ -21,6 +23,7 @@ def quantize(source: Path, target: Path) -> None:
 
     graph = onnx.load(source)
     del graph.graph.value_info[:]  # shapes that tracing noted trip the quantiser's own inference
+    _plain_products(graph)
     with TemporaryDirectory(prefix="toprune-", dir=target.parent) as folder, _quiet():
         plain, draft = Path(folder, "plain.onnx"), Path(folder, "int8.onnx")
         save_graph(graph, plain)
@@ -32,13 +35,38 @@ def quantize(source: Path, target: Path) -> None:
             reduce_range=True,
             op_types_to_quantize=["MatMul", "Gemm"],
             use_external_data_format=graph.ByteSize() > INLINE,
-            # a layer that is used twice has names that the quantiser's type inference loses
-            extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
+            extra_options={"MatMulConstBOnly": True},
         )
         done = onnx.load(draft)
         del done.metadata_props[:]
         done.metadata_props.extend(graph.metadata_props)
         save_graph(done, target)
+
+
+def _plain_products(graph: onnx.ModelProto) -> None:
+    """Gemm as MatMul and Add. The quantiser does that too, but turns a weight over once for every
+    use, and a layer that is used at several depths would see it turned back."""
+    weights = {w.name: w for w in graph.graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.graph.node:
+        turned = any(a.name == "transB" and a.i == 1 for a in node.attribute)
+        if node.op_type != "Gemm" or not turned or node.input[1] not in weights:
+            nodes.append(node)
+            continue
+        x, weight, *bias = node.input
+        name = f"{weight}_turned"
+        if name not in weights:
+            flat = onnx.numpy_helper.to_array(weights[weight]).T
+            weights[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(flat), name)
+        out = node.output[0]
+        product = f"{out}_product" if bias else out
+        nodes.append(onnx.helper.make_node("MatMul", [x, name], [product], f"{node.name}_product"))
+        if bias:
+            nodes.append(onnx.helper.make_node("Add", [product, *bias], [out], node.name))
+    used = {name for node in nodes for name in node.input}
+    del graph.graph.node[:], graph.graph.initializer[:]
+    graph.graph.node.extend(nodes)
+    graph.graph.initializer.extend(w for name, w in weights.items() if name in used)
 
 
 @contextmanager

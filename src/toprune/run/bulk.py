@@ -4,7 +4,8 @@ import json
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toprune.columns import Columns, choose_columns
 from toprune.data import as_words
 from toprune.errors import UserError
+from toprune.images import as_image, no_file
 from toprune.labels import as_text, name_rows
 from toprune.progress import Advance
 from toprune.sources import stream
@@ -48,7 +50,7 @@ def score_file(
     """
     source, out = Path(source), Path(out)
     _check_out(source, out)
-    columns = Columns(text, pair)
+    columns = Columns(text, pair, images=runner.sheet.images)
     rows = stream(source, header=not columns.are_numbers)
     seen = list(islice(rows, PEEK))
     present = list(dict.fromkeys(name for row in seen for name in row))
@@ -60,8 +62,9 @@ def score_file(
             "name its column with --text"
         )
     empty: list[int] = []
+    text_of = partial(_image, folder=source.parent) if columns.images else partial(_text, runner)
     answered = _answered(
-        runner, chain(seen, rows), columns, present, empty if skip_bad_rows else None
+        runner, chain(seen, rows), columns, present, empty if skip_bad_rows else None, text_of
     )
     count = 0
     draft = out.with_name(f".{out.name}.{os.getpid()}")
@@ -90,6 +93,7 @@ def _answered(
     columns: Columns,
     present: Iterable[str],
     empty: list[int] | None,
+    text_of: "Callable[[Mapping[str, Any], Columns, int], Text]",
 ) -> Iterator[dict[str, Any]]:
     """Rows with their answers. empty: where the numbers of rows without a text go, from 0; None:
     the first such row ends it."""
@@ -98,12 +102,14 @@ def _answered(
     def texts() -> "Iterator[Text]":
         for number, row in enumerate(rows, 1):
             try:
-                text = _text(runner, row, columns, number)
+                text = text_of(row, columns, number)
             except Empty:
                 if empty is None:
                     raise
                 empty.append(number - 1)
                 continue
+            if columns.images:
+                row = _without_pixels(row)
             waiting.append((number, row))
             yield text
 
@@ -124,6 +130,25 @@ def _text(runner: "Runner", row: Mapping[str, Any], columns: Columns, number: in
         return _words(row, columns.text, number)
     first = _cell(row, columns.text, number)
     return first if columns.pair is None else (first, _cell(row, columns.pair, number))
+
+
+def _image(row: Mapping[str, Any], columns: Columns, number: int, *, folder: Path) -> Any:
+    column = str(columns.text)
+    try:
+        found = as_image(row.get(column), folder)
+    except TypeError as problem:
+        raise UserError(
+            f"column {column!r} holds {problem} in row {number}, not an image; name another column"
+        ) from problem
+    if not found or no_file(found):
+        what = f"no file {found!r}" if found else "no image"
+        raise Empty(f"row {number}: there is {what} in column {column!r}; {MEND}")
+    return found
+
+
+def _without_pixels(row: dict[str, Any]) -> dict[str, Any]:
+    """An image file that lies in its row (Parquet) goes by its name from here on."""
+    return {k: v.get("path") if isinstance(v, dict) and "bytes" in v else v for k, v in row.items()}
 
 
 def _words(row: Mapping[str, Any], column: str | None, number: int) -> list[str]:

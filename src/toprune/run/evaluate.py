@@ -1,5 +1,6 @@
 """Metrics of an exported bundle: what `toprune eval` says, without torch in the process."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def evaluate(
         source,
         task=task.NAME,
         glue=glue,
-        columns=columns,
+        columns=replace(columns or Columns(), images=runner.sheet.images),
         split=split,
         label_names=names,
         skip_bad_rows=skip_bad_rows,

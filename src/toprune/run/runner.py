@@ -1,4 +1,4 @@
-"""Texts in, answers out: a bundle's ONNX file with everything that must be right around it."""
+"""Texts or images in, answers out: a bundle's ONNX file and all that must be right around it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,13 +11,14 @@ from toprune.errors import UserError
 from toprune.plan import Plan
 from toprune.pooling import pool
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
+from toprune.run.reader import Given, Reader, open_reader
 from toprune.run.sheet import GRAPHS, Precision, Sheet
-from toprune.run.texts import Row, Text, Texts
+from toprune.run.texts import Row
 from toprune.tasks.embed import unit
 from toprune.tasks.windows import by_text
 
 AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory,
-AHEAD_SIZE = 1 << 23  # or fewer, when these are so many characters
+AHEAD_SIZE = 1 << 23  # or fewer, when these are so many characters, or bytes of pixels
 PADDED = 2  # a batch, padding included, is at most so many times its token budget
 
 
@@ -27,6 +28,9 @@ class Runner:
     One Runner serves any number of threads. `threads` are those of one call (None: every core);
     who calls from many threads at a time is best served with threads=1. `batch_tokens` counts live
     tokens: the graph's linear layers do not see padding.
+
+    A bundle for images takes these where texts are spoken of: paths, Pillow images, or arrays
+    (height, width, 3) of uint8.
     """
 
     def __init__(
@@ -57,17 +61,11 @@ class Runner:
         self.plan = Plan.load(bundle / "plan.json")
         self.batch_tokens, self.max_length = batch_tokens, max_length or limit
         self.task = self.sheet.made()
-        self._texts = Texts.load(
-            bundle / "tokenizer.json",
-            self.task,
-            max_length=self.max_length,
-            inputs=self.sheet.inputs,
-            pad_token_id=self.sheet.pad_token_id,
-        )
+        self._reader: Reader = open_reader(bundle, self.sheet, self.max_length)
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
 
-    def __call__(self, texts: Iterable[Text]) -> Any:
+    def __call__(self, texts: Iterable[Given]) -> Any:
         """(N, C) logits, or vectors, in the order of the texts; a pair is a tuple. Where the head
         answers by token, a list with an array (n, C) for each row that was read."""
         if self._by_token:
@@ -75,24 +73,24 @@ class Runner:
         none = np.zeros((0, self.outputs), np.float32)
         return np.concatenate([none, *self._vectors(_iterate(texts))])
 
-    def predict(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
+    def predict(self, texts: Iterable[Given]) -> list[dict[str, Any]]:
         """What the task asks of each text: `label` and `score`, `value`, `labels`, `answer`, `tags`
         or `vector`. A label is a name, or the class id if the head has no names."""
         return list(self.predictions(texts))
 
-    def predictions(self, texts: Iterable[Text]) -> Iterator[dict[str, Any]]:
+    def predictions(self, texts: Iterable[Given]) -> Iterator[dict[str, Any]]:
         """The same one by one, in order; reads only so far ahead that memory does not grow with
         the number of texts."""
         for given, rows, outputs in self._stretches(_iterate(texts)):
             yield from self.task.answers(outputs, rows, given, self.sheet.labels)
 
-    def stream(self, texts: Iterable[Text]) -> Iterator[np.ndarray]:
+    def stream(self, texts: Iterable[Given]) -> Iterator[np.ndarray]:
         """The logits (C,) of each text, or its vector, one by one, as `predictions`."""
         if self._by_token:
             raise UserError(f"the task {self.task.NAME} answers by token; use predictions(texts)")
         return (row for part in self._vectors(_iterate(texts)) for row in part)
 
-    def read(self, texts: Iterable[Text]) -> Iterator[tuple[Row, np.ndarray]]:
+    def read(self, texts: Iterable[Given]) -> Iterator[tuple[Row, np.ndarray]]:
         """Every row that the model reads and what it says to it, (C,) or (n, C): for metrics."""
         first = 0
         for given, rows, outputs in self._stretches(_iterate(texts)):
@@ -112,7 +110,7 @@ class Runner:
         """Texts, their rows and what the model says to each, some at a time."""
         first = 0
         while given := _some(texts):
-            rows = self._texts.encode(given, first)
+            rows = self._reader.encode(given, first)
             yield given, rows, self._answers(rows, first)
             first += len(given)
 
@@ -120,9 +118,9 @@ class Runner:
         """(C,) of each row, or (n, C) where the head answers by token."""
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
         for chosen in batches([len(row) for row in rows], self.batch_tokens):
-            feeds = self._texts.batch([rows[i] for i in chosen])
+            feeds = self._reader.batch([rows[i] for i in chosen])
             answer = self._engine.run(feeds)
-            self._check_shape(answer, feeds["attention_mask"].shape)
+            self._check_shape(answer, (len(chosen), max(len(rows[i]) for i in chosen)))
             if self.task.HEAD == "encoder":
                 settings: Any = self.task
                 answer = pool(answer, feeds["attention_mask"], settings.pooling)
@@ -211,13 +209,23 @@ def _some(texts: Iterator[Any]) -> list[Any]:
     for one in texts:
         given.append(one)
         parts = one if isinstance(one, tuple | list) else [one]
-        size += sum(len(part) for part in parts if isinstance(part, str))
+        size += sum(map(_size, parts))
         if len(given) == AHEAD or size >= AHEAD_SIZE:
             break
     return given
 
 
-def _iterate(texts: Iterable[Text]) -> Iterator[Any]:
-    if isinstance(texts, str | bytes):  # else it would be run letter by letter
+def _size(part: Any) -> int:
+    if isinstance(part, str | bytes):
+        return len(part)
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    width, height = getattr(part, "size", None) or (0, 0)  # of a Pillow image
+    return 3 * width * height
+
+
+def _iterate(texts: Iterable[Given]) -> Iterator[Any]:
+    # else it would be run letter by letter
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UserError('give a list of texts, not one: run(["a text"])')
     return iter(texts)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
+from toprune import images
 from toprune.errors import UserError
 from toprune.run.external_data import external_files
 from toprune.tasks import Task, make_task
@@ -23,7 +24,6 @@ PLACE = "onnx/export.json"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-NEEDED = ("plan.json", "tokenizer.json")  # to run; weights may be left out of a serving image
 LABELLED = ("classify", "multilabel", "tokens")
 MAX_BYTES = 16 << 20  # of the sheet itself
 MAX_LENGTH = 1 << 20  # of a text, in tokens: a number above it is a mistake or an attack
@@ -64,9 +64,10 @@ class Sheet:
         )
         _require(self.pad_token_id >= 0, f"pad_token_id must be 0 or more: {self.pad_token_id}")
         _require(
-            set(self.inputs) in (set(INPUTS[:2]), set(INPUTS))
+            set(self.inputs) in (set(INPUTS[:2]), set(INPUTS), {images.INPUT})
             and len(set(self.inputs)) == len(self.inputs),
-            f"inputs must be {', '.join(INPUTS)} or the first two, not {list(self.inputs)}",
+            f"inputs must be {', '.join(INPUTS)} or the first two, or {images.INPUT}, "
+            f"not {list(self.inputs)}",
         )
         _require(
             self.labels is None
@@ -76,7 +77,7 @@ class Sheet:
         for name, digest in self.files.items():
             _require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")
             _require(SHA256.fullmatch(digest) is not None, f"the sha256 of {name} is not one")
-        for name in NEEDED:
+        for name in self.needed:
             _require(name in self.files, f"{name} is not listed")
 
     @classmethod
@@ -96,7 +97,8 @@ class Sheet:
     ) -> "Sheet":
         """The sheet of a bundle's files, and of `graphs`, the directory that is to be its onnx/."""
         bundle, graphs = Path(bundle), Path(graphs)
-        own = [bundle / name for name in ("plan.json", "config.json", "tokenizer.json")]
+        names = ("plan.json", "config.json", "tokenizer.json", images.PLACE)
+        own = [bundle / name for name in names]
         own += bundle.glob("*.safetensors")
         files = {p.name: _digest(_inside(bundle, p.name)) for p in sorted(own) if p.is_file()}
         for path in sorted(graphs.iterdir()):
@@ -113,6 +115,15 @@ class Sheet:
             checked=checked,
             environment=environment,
         )
+
+    @property
+    def images(self) -> bool:
+        return self.inputs == (images.INPUT,)
+
+    @property
+    def needed(self) -> tuple[str, str]:
+        """To run, beside the graph; weights may be left out of a serving image."""
+        return "plan.json", images.PLACE if self.images else "tokenizer.json"
 
     def made(self) -> Task:
         """The task itself."""
@@ -167,7 +178,7 @@ class Sheet:
         if graph not in self.files:
             how = "toprune export --int8" if graph == GRAPHS["int8"] else "toprune export"
             raise UserError(f"{bundle} was exported without {graph}; run '{how} {bundle}'")
-        for name in (*NEEDED, graph):
+        for name in (*self.needed, graph):
             if not (bundle / name).is_file():
                 raise UserError(f"{bundle / name} is missing; copy it again or export anew")
         others = set(GRAPHS.values()) - {graph}  # not run, not read: a cold start is short

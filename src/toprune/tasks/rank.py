@@ -33,10 +33,6 @@ class Rank(Task):
     def num_outputs(self, examples: Examples) -> int:
         return 1
 
-    def head(self, examples: Examples) -> dict[str, Any]:
-        """Nothing more: one output is all that sentence_transformers.CrossEncoder asks for."""
-        return {}
-
     def check_head(self, config: Any, examples: Examples) -> None:
         if config.num_labels != 1:
             raise UserError(

@@ -1,0 +1,43 @@
+"""What turns the user's texts, or images, into the inputs of a bundle's graph."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from toprune.errors import UserError
+from toprune.images import PLACE, Images
+from toprune.run.sheet import Sheet
+from toprune.run.texts import Text, Texts
+
+Given = (
+    Text | Any
+)  # an image: a path, the bytes of a file, Pillow's, or (height, width, 3) of uint8
+
+
+class Reader(Protocol):
+    """Rows are those of texts (`texts.Row`) or images (`images.Picture`): each has a `text`, which
+    of the given ones it is of, and a length in tokens."""
+
+    def encode(self, texts: Sequence[Any], first: int = 0, /) -> list[Any]: ...
+
+    def batch(self, rows: Sequence[Any], /) -> dict[str, np.ndarray]: ...
+
+
+def open_reader(bundle: Path, sheet: Sheet, max_length: int | None = None) -> Texts | Images:
+    """max_length: of a text, where it is to be shorter than the bundle's."""
+    if sheet.images:
+        if max_length not in (None, sheet.max_length):
+            raise UserError(
+                f"every image has {sheet.max_length} tokens, one for a patch; leave the maximum "
+                "length out"
+            )
+        return Images.load(bundle / PLACE, sheet.max_length)
+    return Texts.load(
+        bundle / "tokenizer.json",
+        sheet.made(),
+        max_length=max_length or sheet.max_length,
+        inputs=sheet.inputs,
+        pad_token_id=sheet.pad_token_id,
+    )
