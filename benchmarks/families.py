@@ -60,8 +60,9 @@ BASE: dict[str, Any] = {
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
     "intermediate_size": 3072,
+    "vocab_size": 60_000,  # of all alike: a table costs time to write, and none to look up
 }
-TINY = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 60_000}
+TINY = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 POSITIONS = {"max_position_embeddings": 514}
 V3 = {  # what DeBERTa-v3-base says of itself
     "relative_attention": True,
@@ -88,7 +89,7 @@ CONFIGS: dict[str, Callable[..., Any]] = {
     "modernbert": lambda **own: ModernBertConfig(
         **own | {"num_hidden_layers": 22, "intermediate_size": own["intermediate_size"] * 3 // 8}
     ),
-    "eurobert": partial(EuroBertConfig, classifier_pooling="bos"),
+    "eurobert": partial(EuroBertConfig, classifier_pooling="bos", pad_token_id=0),
     "gte": GteConfig,
     "nomic_bert": NomicBertConfig,
     "jina_embeddings_v3": JinaEmbeddingsV3Config,

@@ -15,7 +15,7 @@ from executions import TASKS
 from toprune.families import FAMILIES, NOTES, has_segments
 from toprune.heads import loader
 from toprune.support import TASKS as COLUMNS
-from toprune.support import everything, support_of, version
+from toprune.support import everything, support_of
 from toprune.tasks import Task
 
 _SIZES = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
@@ -118,7 +118,7 @@ def page() -> str:
 
 
 def _matrix() -> str:
-    none = f"transformers {version()} has none"
+    none = "transformers has none"
     rows = [
         (
             f"`{found.family.name}`",

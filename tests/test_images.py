@@ -572,23 +572,33 @@ def test_received_attention_and_a_processor_of_transformers(place: Path) -> None
     assert bundle.report["agreement"] >= 0.75
 
 
-def test_a_schedule_without_training_for_several_classes(tmp_path: Path) -> None:
-    """multilabel, and a dense model exported as it is."""
-    model = make_vit(num_labels=2, problem_type="multi_label_classification")
+@pytest.mark.parametrize(
+    ("task", "outputs", "problem"),
+    [("multilabel", 2, "multi_label_classification"), ("regress", 1, "regression")],
+)
+def test_a_schedule_without_training_for_other_tasks(
+    task: str, outputs: int, problem: str, tmp_path: Path
+) -> None:
+    """And a dense model exported as it is."""
+    model = make_vit(num_labels=outputs, problem_type=problem)
     model.save_pretrained(tmp_path / "model")
     make_processor().save_pretrained(tmp_path / "model")
-    rows = [{"image": image, "labels": [i]} for image, i in zip(*squares(24, 2), strict=True)]
+    several = task == "multilabel"
+    rows = [
+        {"image": image, "labels": [i]} if several else {"image": image, "label": i / 2}
+        for image, i in zip(*squares(24, 2), strict=True)
+    ]
     still = Training(soft_epochs=0, hard_epochs=0)
-    bundle = toprune.prune(tmp_path / "model", rows, "1.4x", task="multilabel", training=still)
+    bundle = toprune.prune(tmp_path / "model", rows, "1.4x", task=task, training=still)
     # whole tokens of one length are coarse steps
     assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(1.4, rel=0.03)
-    export(tmp_path / "model")
+    export(tmp_path / "model", int8=True)
     run = Runner(tmp_path / "model", threads=1)
     wanted = said(
         model, make_processor()(images=rows[0]["image"], return_tensors="pt").pixel_values
     )
     np.testing.assert_allclose(run([rows[0]["image"]]), wanted.numpy(), atol=1e-3)
-    assert run.task.NAME == "multilabel"
+    assert run.task.NAME == task
     assert dense_plan(model).steps == run.plan.steps == ()
 
 

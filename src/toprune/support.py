@@ -56,7 +56,7 @@ def support_of(family: Family) -> Support:
         if task not in heads:
             missing[task] = "not for images"
         elif family.name not in heads[task]:
-            missing[task] = f"transformers {version()} has no head"
+            missing[task] = "transformers has no head"
     names = [names[family.name] for task, names in heads.items() if task not in missing]
     can = bool(names) and getattr(transformers, names[0]).supports_gradient_checkpointing
     return Support(family, missing, can)
@@ -64,8 +64,3 @@ def support_of(family: Family) -> Support:
 
 def everything() -> list[Support]:
     return [support_of(family) for family in FAMILIES.values()]
-
-
-def version() -> str:
-    """Of transformers, as far as it decides which heads there are: 5.22"""
-    return ".".join(transformers.__version__.split(".")[:2])
