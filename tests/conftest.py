@@ -48,7 +48,22 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.5,  # the usual 0.02 makes attention flat, and every score a tie
 }
 CALM = SIZES | {"initializer_range": 0.3}  # gates multiply: rounding would grow with them
-SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+V3: dict[str, Any] = {  # what DeBERTa v3 says of itself, with fewer buckets
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+LOCAL: dict[str, Any] = {"local_attention": 12, "global_attn_every_n_layers": 2}
+SPECIAL_IDS: dict[str, Any] = {
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "cls_token_id": 0,
+    "sep_token_id": 2,
+}
 CONFIGS = {
     "bert": lambda **own: BertConfig(**SIZES, **own),
     "roberta": lambda **own: RobertaConfig(**SIZES, type_vocab_size=1, **own),
@@ -68,20 +83,8 @@ CONFIGS = {
         **SIZES, embedding_size=16, num_hidden_groups=2, type_vocab_size=2, **own
     ),
     "mpnet": lambda **own: MPNetConfig(**SIZES, **own),
-    "deberta-v2": lambda **own: DebertaV2Config(  # as v3 is
-        **SIZES,
-        relative_attention=True,
-        position_buckets=8,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        type_vocab_size=0,
-        **own,
-    ),
-    "modernbert": lambda **own: ModernBertConfig(
-        **SIZES, **SPECIAL_IDS, local_attention=12, global_attn_every_n_layers=2, **own
-    ),
+    "deberta-v2": lambda **own: DebertaV2Config(**SIZES, **V3, **own),
+    "modernbert": lambda **own: ModernBertConfig(**SIZES, **SPECIAL_IDS, **LOCAL, **own),
     "eurobert": lambda **own: EuroBertConfig(
         **SIZES, **SPECIAL_IDS, num_key_value_heads=2, classifier_pooling="bos", **own
     ),

@@ -598,7 +598,7 @@ def test_a_schedule_without_training_for_other_tasks(
         model, make_processor()(images=rows[0]["image"], return_tensors="pt").pixel_values
     )
     np.testing.assert_allclose(run([rows[0]["image"]]), wanted.numpy(), atol=1e-3)
-    assert run.task.NAME == task
+    assert task == run.task.NAME
     assert dense_plan(model).steps == run.plan.steps == ()
 
 
