@@ -39,8 +39,6 @@ PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
 SEED = 0
 SQUAD = sets.DATA / "squad"
-SHIFTS = ("new-wiki", "nyt", "reddit")
-ASKED = 1400  # questions of each source that the dense model is fine-tuned on
 
 Sets = Callable[[], tuple[Examples, Examples]]  # train, reported
 
@@ -59,7 +57,6 @@ class Run:
     lr: float = 1e-4
     free: tuple[str, ...] = ()  # budgets that a protected query puts out of reach: it may go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
-    unseen: Callable[[], Examples] | None = None  # to prune with; else what it was fine-tuned on
 
     def made(self) -> Task:
         return make_task(self.task, self.settings)
@@ -78,20 +75,9 @@ def squad2() -> tuple[Examples, Examples]:
 
 
 def _shifts() -> list[Examples]:
-    return [part.take(np.sort(order[:ASKED])) for part, order in _shuffled()]
-
-
-def other_questions() -> Examples:
-    """Of Wikipedia, as the reported ones are, and none that the dense model was fine-tuned on: it
-    knows those by heart, and what it says to them teaches little. No labels are needed."""
-    part, order = _shuffled()[SHIFTS.index("new-wiki")]
-    return part.take(np.sort(order[ASKED : 4 * ASKED]))
-
-
-def _shuffled() -> list[tuple[Examples, np.ndarray]]:
     rng = np.random.default_rng(SEED)
-    parts = [read_squad(next(SQUAD.glob(f"shifts-{name}*"))) for name in SHIFTS]
-    return [(part, rng.permutation(len(part))) for part in parts]
+    parts = [read_squad(path) for path in sorted(SQUAD.glob("shifts-*"))]
+    return [part.take(np.sort(rng.permutation(len(part))[:1400])) for part in parts]
 
 
 def news() -> tuple[Examples, Examples]:
@@ -129,7 +115,7 @@ RUNS = {
     "cranfield": Run(
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
-    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1, dense=2, unseen=other_questions),
+    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1, dense=2),
     "squad2": Run("answer", squad2, ("1.7x",), 384, 0.25, 1, dense=2, settings={"no_answer": True}),
     "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2),
     "mrpc-mpnet": Run(
@@ -198,8 +184,7 @@ def do(name: str, budgets: list[str] | None = None) -> None:
         return
     train, test = run.sets()
     model = dense_model(name, run, train, test)
-    texts = train if run.unseen is None else run.unseen()
-    source = {"train": rows(run.task, texts), "test": rows(run.task, test)}
+    source = {"train": rows(run.task, train), "test": rows(run.task, test)}
     for budget in left:
         out = CACHE / "tasks" / f"{name}-{budget}"
         training = Training(run.soft, run.hard, lr=run.lr, seed=SEED)
@@ -224,7 +209,6 @@ def do(name: str, budgets: list[str] | None = None) -> None:
             "seed": SEED,
             "query_protected": bundle.plan is not None and bundle.plan.protect_until is not None,
             "trained_on": len(train),
-            "pruned_on": len(texts),
             "dense_epochs": run.dense,
             "training": training.settings(),
             "minutes": (time.time() - started) / 60,
