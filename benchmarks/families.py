@@ -80,8 +80,11 @@ CONFIGS: dict[str, Callable[..., Any]] = {
     "camembert": partial(CamembertConfig, **POSITIONS),
     "electra": partial(ElectraConfig, embedding_size=768),
     "distilbert": lambda **own: DistilBertConfig(
-        **{"dim" if key == "hidden_size" else key: value for key, value in own.items()}
-        | {"n_layers": 6, "hidden_dim": own["intermediate_size"]}
+        dim=own["hidden_size"],
+        n_layers=6,
+        n_heads=own["num_attention_heads"],
+        hidden_dim=own["intermediate_size"],
+        vocab_size=own["vocab_size"],
     ),
     "albert": AlbertConfig,
     "mpnet": partial(MPNetConfig, **POSITIONS),
