@@ -45,6 +45,11 @@ VARIANTS = (
     ),
     Row("deberta-v2", "no buckets", {"position_buckets": -1}),
     Row("deberta-v2", "position projections of its own", {"share_att_key": False}),
+    Row(
+        "deberta-v2",
+        "content to position alone",
+        {"pos_att_type": ["c2p"], "share_att_key": False},
+    ),
     Row("deberta-v2", "positions in the input too", {"position_biased_input": True}),
     Row("modernbert", "a mean of all tokens", {"classifier_pooling": "mean"}),
     Row("eurobert", "a mean of all tokens", {"classifier_pooling": "mean"}),

@@ -37,7 +37,7 @@ def _folded(model: Any) -> int:
     """DeBERTa projects its table of relative positions in every layer, once a batch: a constant,
     which the exported file holds ready."""
     sizes = sizes_of(model)
-    return 2 * 2 * sizes.layers * sizes.relative * sizes.width**2
+    return 2 * sizes.layers * (sizes.relative + sizes.relative_keys) * sizes.width**2
 
 
 def counted_macs(model: Any, n: int, copies: int = 1) -> int:

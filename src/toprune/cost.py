@@ -26,7 +26,8 @@ class Sizes:
     head_width: int | None = None  # width / heads, unless the architecture says otherwise
     key_heads: int | None = None  # fewer than heads where several queries share a key
     gated: bool = False  # the FFN has a third matrix, which gates the first
-    relative: int = 0  # positions that every query and key is multiplied with (disentangled)
+    relative: int = 0  # positions that every query is multiplied with (disentangled)
+    relative_keys: int = 0  # and every key
     entry: int = 0  # MACs of a token before any may leave: embedding projections, convolutions
     free: int = 0  # tokens of an example that come in without these: [CLS] of an image
 
@@ -75,9 +76,8 @@ def total_macs(
     back with their last state, each needs its FFN and is dropped after it.
     """
     # A token as query (with its output projection), as key and value, in a pair, in the FFN.
-    place = sizes.attended * sizes.relative
-    asked = 2 * sizes.width * sizes.attended + place
-    read = 2 * sizes.width * sizes.keyed + place
+    asked = (2 * sizes.width + sizes.relative) * sizes.attended
+    read = 2 * sizes.width * sizes.keyed + sizes.relative_keys * sizes.attended
     mix, feed = 2 * sizes.attended, sizes.feed
     fed = tokens[:-1] if restore == "last" else tokens[1:]
     whole = sizes.entry * (tokens[0] - sizes.free * examples) + sum(

@@ -255,13 +255,18 @@ def _deberta_sizes(config: Any) -> Sizes:
     sizes = _bert_sizes(config)
     kernel, groups = getattr(config, "conv_kernel_size", 0), getattr(config, "conv_groups", 1)
     entry = sizes.entry + kernel * config.hidden_size**2 // groups
-    relative = 0
-    if config.relative_attention:
-        most = config.max_relative_positions
-        most = config.max_position_embeddings if most < 1 else most
-        buckets = getattr(config, "position_buckets", -1)
-        relative = 2 * (buckets if buckets > 0 else most)
-    return replace(sizes, relative=relative, entry=entry)
+    if not config.relative_attention:
+        return replace(sizes, entry=entry)
+    most = config.max_relative_positions
+    most = config.max_position_embeddings if most < 1 else most
+    buckets = getattr(config, "position_buckets", -1)
+    places, kinds = 2 * (buckets if buckets > 0 else most), config.pos_att_type or ()
+    return replace(
+        sizes,
+        relative=places if "c2p" in kinds else 0,
+        relative_keys=places if "p2c" in kinds else 0,
+        entry=entry,
+    )
 
 
 def _deberta_convolved(conv: Any, states: Tensor, alive: Tensor) -> Tensor:
@@ -405,9 +410,7 @@ def image_shape(config: Any) -> tuple[int, int, int]:
 
 def _vit_sizes(config: Any) -> Sizes:
     high, wide = _pair(config.patch_size)
-    read = (
-        config.num_channels * high * wide * config.hidden_size
-    )  # by a convolution, patch by patch
+    read = config.num_channels * high * wide * config.hidden_size  # by a convolution
     return replace(_bert_sizes(config), entry=read, free=1)
 
 
