@@ -10,7 +10,7 @@ x 384 pixels (577 patches and tokens); what is compared with is our own dense ex
 import argparse
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -21,23 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import (
-    AlbertConfig,
+    AutoConfig,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
-    BertConfig,
-    CamembertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    EuroBertConfig,
-    GteConfig,
-    JinaEmbeddingsV3Config,
-    ModernBertConfig,
-    MPNetConfig,
-    NomicBertConfig,
-    RobertaConfig,
-    ViTConfig,
-    XLMRobertaConfig,
 )
 
 from latency import RESULTS, SCHEDULES, SEED, Row, row_of, run_all, tell
@@ -73,40 +59,35 @@ V3 = {  # what DeBERTa-v3-base says of itself
     "position_biased_input": False,
     "type_vocab_size": 0,
 }
-CONFIGS: dict[str, Callable[..., Any]] = {
-    "bert": BertConfig,
-    "roberta": partial(RobertaConfig, **POSITIONS),
-    "xlm-roberta": partial(XLMRobertaConfig, **POSITIONS),
-    "camembert": partial(CamembertConfig, **POSITIONS),
-    "electra": partial(ElectraConfig, embedding_size=768),
-    "distilbert": lambda **own: DistilBertConfig(
-        dim=own["hidden_size"],
-        n_layers=6,
-        n_heads=own["num_attention_heads"],
-        hidden_dim=own["intermediate_size"],
-        vocab_size=own["vocab_size"],
-    ),
-    "albert": AlbertConfig,
-    "mpnet": partial(MPNetConfig, **POSITIONS),
-    "deberta-v2": partial(DebertaV2Config, **V3),
-    "modernbert": lambda **own: ModernBertConfig(
-        **own | {"num_hidden_layers": 22, "intermediate_size": own["intermediate_size"] * 3 // 8}
-    ),
-    "eurobert": partial(EuroBertConfig, classifier_pooling="bos", pad_token_id=0),
-    "gte": GteConfig,
-    "nomic_bert": NomicBertConfig,
-    "jina_embeddings_v3": JinaEmbeddingsV3Config,
-    "vit": partial(ViTConfig, image_size=384),
+OWN: dict[str, dict[str, Any]] = {  # where a base model is not BASE
+    "bert": {},
+    "roberta": POSITIONS,
+    "xlm-roberta": POSITIONS,
+    "camembert": POSITIONS,
+    "electra": {"embedding_size": 768},
+    "distilbert": {"num_hidden_layers": 6},
+    "albert": {},
+    "mpnet": POSITIONS,
+    "deberta-v2": V3,
+    "modernbert": {"num_hidden_layers": 22, "intermediate_size": 1152},
+    "eurobert": {"classifier_pooling": "bos", "pad_token_id": 0},
+    "gte": {},
+    "nomic_bert": {},
+    "jina_embeddings_v3": {},
+    "vit": {"image_size": 384},
 }
+# DistilBERT's words for the same
+SPELLED = {"num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "hidden_size": "dim"}
+SPELLED |= {"intermediate_size": "hidden_dim"}
 
 
 def built(name: str, tiny: bool) -> Any:
-    own = BASE | TINY if tiny else BASE
+    own = BASE | OWN[name] | (TINY if tiny else {})
+    if name == "distilbert":
+        own = {SPELLED.get(key, key): value for key, value in own.items()}
     if tiny and name == "vit":
-        own = own | {"image_size": 64}
-    if name == "vit":
-        own = {key: value for key, value in own.items() if key != "vocab_size"}
-    config = CONFIGS[name](**own)
+        own |= {"image_size": 64}
+    config = AutoConfig.for_model(name, **own)
     torch.manual_seed(SEED)
     kind = AutoModelForImageClassification if name == "vit" else AutoModelForSequenceClassification
     return kind.from_config(config).eval()
@@ -170,7 +151,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", choices=[*CONFIGS, []], help="families; all if none")
+    parser.add_argument("names", nargs="*", choices=[*OWN, []], help="families; all if none")
     parser.add_argument("--again", action="store_true", help="also those that have a row")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -181,12 +162,12 @@ def main(words: Sequence[str] | None = None) -> None:
     rows: dict[str, Row] = {}
     if path.exists():
         rows = {row["family"]: row for row in json.loads(path.read_text())["rows"]}
-    for name in args.names or CONFIGS:
+    for name in args.names or OWN:
         if name in rows and not args.again:
             continue
         with TemporaryDirectory(prefix="toprune-families-") as folder:
             rows[name] = measure(name, Path(folder), tiny=args.tiny, rounds=args.rounds)
-        found = [rows[known] for known in CONFIGS if known in rows]
+        found = [rows[known] for known in OWN if known in rows]
         text = {"rows": found, "seed": SEED, "schedule": SCHEDULES["strong"]}
         path.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
 
