@@ -143,7 +143,7 @@ def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, di
         lengths=lengths(features),
         budget=Budget.parse(spec.budget),
         score=spec.score,
-        top=Top(**change_top | {k: v for k, v in settings.items() if k in top_names}),
+        method=Top(**change_top | {k: v for k, v in settings.items() if k in top_names}),
         training=Training(
             **{"seed": spec.seed}
             | training

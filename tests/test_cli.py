@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 import synthetic
 from conftest import make_model, make_tokenizer
 from toprune import cli, demo
+from toprune.bundle import Bundle
 from toprune.fit import Training
 from toprune.methods.top import Top
 from toprune.plan import Plan
@@ -151,7 +152,10 @@ def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: P
     report = json.loads(out)
     settings = report["provenance"]["settings"]
     assert settings["training"]["soft_epochs"] == settings["training"]["hard_epochs"] == 1
-    assert settings["top"] | {"first": 1, "gates": False, "distill": "mse"} == settings["top"]
+    assert (
+        settings["method_settings"] | {"first": 1, "gates": False, "distill": "mse"}
+        == settings["method_settings"]
+    )
     assert report["budget"]["executed"]["unpadded"] == pytest.approx(1.5, rel=0.01)
     plan = Plan.load(tmp_path / "small" / "plan.json")
     assert [step.layer for step in plan.steps] == [1, 2]
@@ -166,7 +170,7 @@ def test_three_trials_choose_the_weight(place: Path, tmp_path: Path):
         *("--epochs", 2, "--distill-weight", "auto", "--out", tmp_path / "small", "--json"),
     )
     settings = json.loads(out)["provenance"]["settings"]
-    assert settings["top"]["distill_weight"] in (1e-2, 1e-3, 1e-4)
+    assert settings["method_settings"]["distill_weight"] in (1e-2, 1e-3, 1e-4)
 
 
 @pytest.mark.slow
@@ -527,7 +531,7 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert settings["no_answer"] is True
     assert settings["stride"] == 4  # as the dense model's directory says
     plan = Plan.load(small / "plan.json")
-    assert (plan.restore, plan.protect_until) == ("last", None)
+    assert (plan.restore, plan.protect_until) == ("last", Bundle.load(small).tokenizer.sep_token_id)
 
     succeed("export", small)
     words = ("eval", small, "--data", data)

@@ -394,7 +394,7 @@ def test_short_is_what_the_library_does():
     )
     assert Top(**SHORT.top) == Top()
     assert SHORT.soft == cli.SOFT_SHARE
-    assert SHORT.score == inspect.signature(cli.prune).parameters["score"].default
+    assert SHORT.score == Top.SCORES[0]
     options = inspect.signature(cli.finetune).parameters
     assert FINETUNE["hard_epochs"] == options["epochs"].default
     assert FINETUNE["lr"] == options["lr"].default
@@ -532,13 +532,16 @@ def test_the_paper_in_the_settings(place: Path, tmp_path: Path):
     assert (settings["schedule"], settings["score"]) == ("paper", "received")
     assert settings["training"]["lr"] == 2e-5
     assert settings["training"]["sparsity_warmup"] == 0.75
-    assert (settings["top"]["first"], settings["top"]["constraint"]) == (1, "lagrangian")
+    assert (settings["method_settings"]["first"], settings["method_settings"]["constraint"]) == (
+        1,
+        "lagrangian",
+    )
     more = ("--score", "probe", "--lr", 3e-5, "--bins", 10, "--first-layer", 0)
     settings = succeed(*words, *more, "--out", tmp_path / "b")["provenance"]["settings"]
     assert settings["score"] == "probe"
     assert settings["training"]["lr"] == 3e-5
-    assert (settings["top"]["bins"], settings["top"]["first"]) == (10, 0)
-    assert settings["top"]["top_k"] == 20
+    assert (settings["method_settings"]["bins"], settings["method_settings"]["first"]) == (10, 0)
+    assert settings["method_settings"]["top_k"] == 20
 
 
 def test_the_epochs_of_the_paper(place: Path, monkeypatch: pytest.MonkeyPatch):
@@ -557,7 +560,7 @@ def test_the_epochs_of_the_paper(place: Path, monkeypatch: pytest.MonkeyPatch):
     epochs = [(how["training"].soft_epochs, how["training"].hard_epochs) for how in seen]
     assert epochs == [(200, 0), (30, 0), (10, 20), (1, 4)]
     assert seen[-1]["training"] == Training()
-    assert seen[-1]["top"] == Top()
+    assert seen[-1]["method"] == Top()
 
 
 @pytest.mark.slow

@@ -564,7 +564,7 @@ def test_received_attention_and_a_processor_of_transformers(place: Path) -> None
         tokenizer=make_processor(),
         score="received",
         training=QUIET,
-        top=Top(first=1),
+        method=Top(first=1),
     )
     assert bundle.plan is not None
     assert (bundle.plan.score, bundle.plan.steps != ()) == ("received", True)

@@ -162,7 +162,7 @@ def test_no_steps_keep_everything() -> None:
         ({"n_layers": 0, "steps": ()}, "n_layers"),
         ({"width": 0}, "width"),
         ({"min_tokens": 0}, "min_tokens"),
-        ({"score": "random"}, "received or probe"),
+        ({"score": "luck"}, "received, probe, accumulated, random"),
         ({"restore": "first"}, "none, last or zero"),
         ({"protect": (-1,)}, "token ids"),
         ({"protect_until": -1}, "token id, not -1"),

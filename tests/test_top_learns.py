@@ -129,7 +129,7 @@ def pruned_at_3x(model: Any, out: Path, score: Score, top: Top, training: Traini
         out=out,
         tokenizer=make_tokenizer(),
         score=score,
-        top=top,
+        method=top,
         training=training,
     )
 

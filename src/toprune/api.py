@@ -26,6 +26,7 @@ from toprune.fit import Learner, Training, train
 from toprune.glue import (
     GLUE,
     Glue,
+    Recipe,
     Schedule,
     as_reported,
     find,
@@ -36,6 +37,7 @@ from toprune.glue import (
 )
 from toprune.heads import loader
 from toprune.images import Images
+from toprune.methods import make_method
 from toprune.methods.top import Top
 from toprune.models import (
     Source,
@@ -48,7 +50,7 @@ from toprune.models import (
 from toprune.plan import Score
 from toprune.processes import processes
 from toprune.report import evaluation_report, kept_per_layer, prune_report
-from toprune.stages import Job, Outcome, check_reach, run, settings_of
+from toprune.stages import Job, Method, Outcome, check_reach, run, settings_of
 from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.answer import Answer, best_threshold
@@ -58,7 +60,7 @@ from toprune.tasks.multilabel import Multilabel
 from toprune.workplace import check_out, publish, settle, workplace
 
 LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
-QUERY_STAYS = ("rank",)  # tasks whose first text is what the answer is about
+QUERY_STAYS = ("rank", "answer")  # tasks whose first text is what the answer is about
 TUNED = 1000  # training questions that choose a threshold
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
@@ -149,8 +151,8 @@ def prune(
     out: str | Path | None = None,
     tokenizer: Any = None,
     schedule: Schedule | None = None,
+    method: str | Method = "top",
     score: Score | None = None,
-    top: Top | None = None,
     training: Training | None = None,
     protect: tuple[str, ...] = (),
     protect_first: bool | None = None,
@@ -162,12 +164,15 @@ def prune(
 
     It is also written to `out`; without one the work is done in a temporary place, not resumable.
     A model that is given as an object is changed: it holds the pruned weights afterwards.
-    task, schedule: as in `finetune`; `score`, `top` and `training` win over the schedule.
+    task, schedule: as in `finetune`; `method`, `score` and `training` win over the schedule.
+    method: a name of `methods.METHODS`, or one of these with settings (`Top(bins=20)`).
     protect: tokens that are never dropped. protect_first: nor is anything of the first text of a
     pair; None: as is right for the task (a ranker keeps its query and the separators).
     """
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
-    top = top or Top(**recipe.top)
+    if isinstance(method, str):
+        method = make_method(method, recipe.top if method == Top.NAME else None)
+    score = _score(method, score, recipe)
     training = training or Training(
         soft_epochs=recipe.epochs * recipe.soft,
         hard_epochs=recipe.epochs * (1 - recipe.soft),
@@ -195,8 +200,8 @@ def prune(
         features=features,
         lengths=lengths(features, ids, until),
         budget=asked,
-        score=score or recipe.score,
-        top=top,
+        method=method,
+        score=score,
         training=training,
         work=Path(),
         protect=ids,
@@ -212,7 +217,7 @@ def prune(
         if held_out.labels is not None:  # what cannot be measured is said now, not hours later
             before.judge(dense, rows_of(tests), held_out)
         if auto_weight:
-            job.top = _search_weight(job, resume=resume)
+            job.method = _search_weight(job, resume=resume)
         outcome = run(job, resume=resume)
         attach(student, outcome.plan)
         pruned = answers_of(student, kind, tests, Collate(tokenizer), "evaluating pruned")
@@ -425,6 +430,17 @@ def _protected(
     return tuple(sorted({*ids, until})), until
 
 
+def _score(method: Method, asked: Score | None, recipe: Recipe) -> Score:
+    """What tokens are ranked by: as asked, as the schedule has it, or the method's own."""
+    if asked is None:
+        return recipe.score if recipe.score in method.SCORES else method.SCORES[0]
+    if asked not in method.SCORES:
+        raise UserError(
+            f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"
+        )
+    return asked
+
+
 def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:
     path = job.work / "dense.npz"
     if path.exists():
@@ -439,6 +455,8 @@ def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:
 def _search_weight(job: Job, *, resume: bool) -> Top:
     """The paper's search of the distillation weight: three runs on 80 % of train, judged on the
     rest by what they are for, closeness to the dense model's answers."""
+    if not isinstance(job.method, Top):
+        raise UserError(f"{job.method.NAME} distils no ranking, so there is no weight to search")
     keep = {name: t.clone() for name, t in job.model.state_dict().items()}
     rows = np.random.default_rng(job.training.seed).permutation(len(job.features))
     cut = max(1, len(rows) // 5)
@@ -451,11 +469,11 @@ def _search_weight(job: Job, *, resume: bool) -> Top:
         trial = replace(
             job,
             features=rest,
-            top=replace(job.top, distill_weight=weight),
+            method=replace(job.method, distill_weight=weight),
             work=job.work / f"weight-{weight:g}",
         )
         outcome: Outcome = run(trial, resume=resume)
         said = said_to(job.model, job.task, batches, outcome.plan)
         found.append((distance(job.task, said, dense, batches), weight))
         job.model.load_state_dict(keep)
-    return replace(job.top, distill_weight=min(found)[1])
+    return replace(job.method, distill_weight=min(found)[1])

@@ -16,10 +16,12 @@ from toprune.attention import attend, merge_heads, rotate, share_heads, split_he
 from toprune.cost import Sizes
 from toprune.errors import UserError
 from toprune.families import Family, family_of, patches, reads_every_token
-from toprune.plan import Plan, Restore
+from toprune.plan import ONCE, Plan, Restore
 from toprune.tokens import (
     Rows,
     Tokens,
+    accumulate,
+    by_place,
     keep_top,
     mask_top,
     order,
@@ -32,10 +34,12 @@ from toprune.tokens import (
 
 @dataclass(frozen=True)
 class Drop:
-    """What a policy decides at a layer: the rows that stay (None: all of them) and who they are."""
+    """What a policy decides at a layer: the rows that stay (None: all of them), who they are, and
+    what their states are multiplied with, if anything (B, k)."""
 
     rows: Rows | None
     tokens: Tokens
+    scale: Tensor | None = None
 
 
 class Policy(Protocol):
@@ -68,35 +72,44 @@ class Follow:
         self.protect, self.protect_until = plan.protect, plan.protect_until
         self.restore: Restore = plan.restore
         self.steps = {step.layer: step for step in plan.steps}
+        self.final = max(self.steps, default=-1)
         self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
 
     def begin(self) -> None:
         pass
 
     def scored(self, layer: int) -> bool:
+        if self.plan.score == "accumulated":
+            return layer <= self.final
         return layer in self.steps and self.plan.score == "received"
 
-    def scores(self, state: Tensor, received: Tensor | None) -> Tensor:
+    def scores(self, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
         """(B, K): what tokens are ranked by."""
+        if self.plan.score == "random":
+            return by_place(tokens.index)
         scores = state @ self.probe.to(state) if self.probe is not None else received
+        if self.plan.score == "accumulated":
+            scores = tokens.total
         assert scores is not None
         return scores
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
+        if self.plan.score == "accumulated" and received is not None:
+            tokens = accumulate(tokens, received)
         step = self.steps.get(layer)
         if step is None:
-            return None
+            return None if tokens.total is None else Drop(None, tokens)
         protected = tokens.protected.sum(1)  # (B,)
         ratio = step.keep
         k = (tokens.n * ratio.numerator + ratio.denominator - 1) // ratio.denominator
         k = torch.minimum(k.clamp_min(self.plan.min_tokens).maximum(protected), tokens.n)
-        once = self.plan.score == "probe"
+        once = self.plan.score in ONCE
         if once and tokens.rank is not None:  # ranked at the first step already
             rank, rows = tokens.rank, state.shape[1]
         else:
-            rows = order(self.scores(state, received), tokens)
+            rows = order(self.scores(state, received, tokens), tokens)
             rank = None if self.gather else ranks(rows)
         if not self.gather:
             assert rank is not None
@@ -160,13 +173,11 @@ class Run:
         drop = self.policy.decide(i, state, received, tokens)
         self.at[i + 1] = tokens if drop is None else drop.tokens
         if self.policy.restore != "last":
-            kept = state if drop is None or drop.rows is None else take(state, drop.rows)
-            return self.family.feed_forward(module, kept)
+            return self.family.feed_forward(module, _kept(state, drop))
         states = self.family.feed_forward(module, state)
-        if drop is None:
-            return states
-        self.left[i] = (states, tokens)
-        return states if drop.rows is None else take(states, drop.rows)
+        if drop is not None and (drop.rows is not None or drop.tokens.alive is not tokens.alive):
+            self.left[i] = (states, tokens)
+        return _kept(states, drop)
 
     def _attention(
         self, module: Any, queries: Tensor, states: Tensor, tokens: Tokens, *, scored: bool
@@ -226,6 +237,14 @@ class Run:
                 states, tokens = left
                 buffer = restore(buffer, self.family.at_the_end(self.base, states), tokens)
         return restore(buffer, hidden, final)
+
+
+def _kept(states: Tensor, drop: Drop | None) -> Tensor:
+    """(B, K, D) -> (B, k, D)"""
+    if drop is None:
+        return states
+    kept = states if drop.rows is None else take(states, drop.rows)
+    return kept if drop.scale is None else kept * drop.scale.unsqueeze(-1)
 
 
 def attach(model: Any, plan: Plan, *, gather: bool = True) -> Any:

@@ -6,14 +6,13 @@ labels are needed. First the plain shapes, then random moves of the best one's r
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from toprune.evaluation import distance, said_to
-from toprune.plan import DENOMINATOR, Plan, Step
+from toprune.plan import Plan, Step, notch
 from toprune.progress import bar
 from toprune.tasks import Task
 
@@ -54,9 +53,7 @@ def _move(plan: Plan, rng: np.random.Generator) -> Plan:
     """Ratios times random factors, made non-increasing again."""
     ratios = np.array([float(step.keep) for step in plan.steps])
     ratios = np.minimum.accumulate(ratios * np.exp(rng.normal(0, SPREAD, len(ratios))))
-    notches = np.clip(np.rint(ratios * DENOMINATOR), 1, DENOMINATOR - 1).astype(int)
     steps = tuple(
-        Step(step.layer, Fraction(int(notch), DENOMINATOR))
-        for step, notch in zip(plan.steps, notches, strict=True)
+        Step(step.layer, notch(ratio)) for step, ratio in zip(plan.steps, ratios, strict=True)
     )
     return replace(plan, steps=steps)

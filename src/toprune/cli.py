@@ -146,10 +146,13 @@ def prune(
     stride: o.Stride = None,
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
+    method: Annotated[
+        str, typer.Option(help="top, power_bert, spatten, calibrate or random; see docs/methods.md")
+    ] = "top",
     score: Annotated[
-        Literal["probe", "received"],
+        Literal["probe", "received"] | None,
         typer.Option(help="How tokens are ranked: a fitted vector, or attention received (ToP)."),
-    ] = "probe",
+    ] = None,
     epochs: Annotated[
         float,
         typer.Option(help="In all: the first fifth learns masks, the rest weights. 0: no training"),
@@ -215,21 +218,24 @@ def prune(
     hush(debug)
     from toprune.fit import Training
     from toprune.glue import recipe_of
+    from toprune.methods import make_method
     from toprune.methods.top import Top
 
     recipe = recipe_of(task, schedule)
     epochs = epochs if o.said(ctx, "epochs") else recipe.epochs
     soft = soft_share(epochs, soft_epochs, recipe.soft)
     is_auto = distill_weight == "auto"
-    top = Top(
-        bins=bins,
-        top_k=top_k,
-        first=first_layer,
-        gates=not no_gates,
-        constraint=constraint,
-        distill=distill,
-        distill_weight=Top().distill_weight if is_auto else _number(distill_weight),
-    )
+    settings = {
+        "bins": bins,
+        "top_k": top_k,
+        "first": first_layer,
+        "gates": not no_gates,
+        "constraint": constraint,
+        "distill": distill,
+        "distill_weight": Top().distill_weight if is_auto else _number(distill_weight),
+    }
+    told = {key: value for key, value in settings.items() if o.said(ctx, o.OPTIONS.get(key, key))}
+    scheduled = o.unsaid(ctx, recipe.top) if method == Top.NAME else {}
     training = Training(
         soft_epochs=soft,
         hard_epochs=epochs - soft,
@@ -250,8 +256,8 @@ def prune(
         task=_task(task, model, stride=stride, no_answer=no_answer, pooling=pooling),
         out=out,
         schedule=schedule,
-        score=score if o.said(ctx, "score") else recipe.score,
-        top=replace(top, **o.unsaid(ctx, recipe.top)),
+        method=make_method(method, told | scheduled),
+        score=score,
         training=replace(training, **o.unsaid(ctx, recipe.training)),
         protect=tuple(protect or ()),
         protect_first=protect_first,

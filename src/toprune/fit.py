@@ -131,9 +131,7 @@ class Schedule(TrainerCallback):
             return
         over = state.global_step / max(1.0, self.warmup * state.max_steps)
         selector.progress = min(1.0, over)
-        settings = selector.settings
-        weight = settings.distill_weight if settings.distill != "none" else 0.0
-        self.learner.rank_weight = weight * max(0.0, 1 - over)
+        self.learner.rank_weight = selector.rank_weight * max(0.0, 1 - over)
 
 
 class Order(TrainerCallback):
@@ -166,20 +164,19 @@ class FitTrainer(Trainer):
         groups: list[dict[str, Any]] = [{"params": self._weights(), "lr": self.training.lr}]
         selector = self.learner.selector
         if selector is not None:
-            lr = self.training.mask_lr or self._mask_lr()
-            masks = [selector.rank_loga, selector.gate_loga]
-            groups.append({"params": [m for m in masks if m.requires_grad], "lr": lr})
-            if selector.lambdas.requires_grad:
-                groups.append({"params": [selector.lambdas], "lr": lr, "maximize": True})
+            lr = self.training.mask_lr or self._mask_lr(selector.SPAN)
+            groups.append({"params": selector.masks(), "lr": lr})
+            if multipliers := selector.multipliers():
+                groups.append({"params": multipliers, "lr": lr, "maximize": True})
         self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
         return self.optimizer
 
-    def _mask_lr(self) -> float:
+    def _mask_lr(self, span: float) -> float:
         """Adam moves a parameter by about its rate each step: let a mask cross from open to closed
-        (nine units) within half the warm-up, between the paper's .01 and a tenfold of that."""
+        (a span, nine units in ToP) within half the warm-up, between ToP's .01 and a tenfold."""
         batches = len(self.text_lengths) / (self.training.batch_size * self.training.accumulation)
         steps = max(1.0, batches * self.args.num_train_epochs * self.training.sparsity_warmup)
-        return min(0.1, max(0.01, 18 / steps))
+        return span / 9 * min(0.1, max(0.01, 18 / steps))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Linear warm-up and decay for weights; masks keep their rate, as in the paper."""
@@ -226,7 +223,7 @@ class FitTrainer(Trainer):
             with torch.no_grad():
                 logs |= {"sparsity": float(selector.sparsity()), "target": selector.target()}
             logs |= {f"loss_{name}": part for name, part in self.learner.parts.items()}
-            logs |= {f"lambda_{i + 1}": float(x) for i, x in enumerate(selector.lambdas)}
+            logs |= {name: float(x) for name, x in selector.told().items()}
         super().log(logs, *args, **kwargs)
 
 

@@ -70,7 +70,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, n
 Debug = Annotated[bool, typer.Option("--debug", help="Tracebacks, and what libraries say.")]
 
 # settings whose option has another name
-OPTIONS = {"first": "first_layer", "hard_epochs": "epochs"}
+OPTIONS = {"first": "first_layer", "gates": "no_gates", "hard_epochs": "epochs"}
 
 
 def said(ctx: typer.Context, option: str) -> bool:

@@ -14,8 +14,10 @@ from typing import Any, Literal, get_args
 
 from toprune.errors import UserError
 
-Score = Literal["received", "probe"]
+Score = Literal["received", "probe", "accumulated", "random"]
 Restore = Literal["none", "last", "zero"]  # of dropped tokens, for heads that read every one
+
+ONCE: tuple[Score, ...] = ("probe", "random")  # ranked at the first step, for good
 
 SCHEMA = 1
 DENOMINATOR = 1000  # of ratios we write: finer than one token of a text of 512
@@ -80,7 +82,10 @@ class Plan:
         _require(self.n_layers >= 1, f"n_layers must be at least 1, not {self.n_layers}")
         _require(self.width >= 1, f"width must be at least 1, not {self.width}")
         _require(self.min_tokens >= 1, f"min_tokens must be at least 1, not {self.min_tokens}")
-        _require(self.score in get_args(Score), f"score {self.score!r} must be received or probe")
+        _require(
+            self.score in get_args(Score),
+            f"score {self.score!r} must be one of {', '.join(get_args(Score))}",
+        )
         _require(
             self.restore in get_args(Restore),
             f"restore {self.restore!r} must be none, last or zero",
@@ -206,6 +211,16 @@ class Plan:
             share = f"{float(step.keep):.1%}"
             lines.append(f"  layer {step.layer + 1:2d} keeps {share:>6} of the original tokens")
         return "\n".join(lines if self.steps else [*lines, "  every token stays in every layer"])
+
+
+def notch(ratio: float) -> Fraction:
+    """The nearest share that we write, neither all nor none."""
+    return Fraction(min(DENOMINATOR - 1, max(1, round(ratio * DENOMINATOR))), DENOMINATOR)
+
+
+def probe_of(probes: Any, layer: int) -> tuple[float, ...] | None:
+    """The numbers that a plan whose first step is at `layer` ranks by; probes (L - 1, D) or None"""
+    return None if probes is None else tuple(probes[layer].tolist())
 
 
 def held_tokens(

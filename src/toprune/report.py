@@ -109,7 +109,7 @@ def prune_report(
         "kept_per_layer": kept_per_layer(outcome.plan, job.lengths),
         "lengths": job.lengths.to_json(),
         "log": outcome.log,
-        "provenance": {"method": "top", "settings": run_settings(job)} | environment(),
+        "provenance": {"method": job.method.NAME, "settings": run_settings(job)} | environment(),
     }
     if held_out.labels is not None:
         before, after = (task.judge(part, rows, held_out) for part in said)

@@ -1,4 +1,4 @@
-"""From a dense model to a pruned one: probe, teacher, soft stage, repair, hard stage.
+"""From a dense model to a pruned one, whatever the method: probe, teacher, soft stage, hard stage.
 
 Every stage leaves its result in the work directory, so that a killed run goes on where it was, and
 so that other processes of the same run read what the first one computed.
@@ -8,14 +8,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from toprune.attachment import attach, attach_policy, detach
+from toprune.attachment import Policy, attach, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget, Lengths
 from toprune.calibrate import MOVES, calibrate
@@ -24,9 +24,7 @@ from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.heads import restore_of
-from toprune.learn import Learn
-from toprune.methods.top import Selector, Top, probe_of
-from toprune.plan import Plan, Restore, Score
+from toprune.plan import Plan, Restore, Score, probe_of
 from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
@@ -39,6 +37,23 @@ PROBE_TEXTS = 512
 CALIBRATION_TEXTS = 256
 
 
+class Method(Protocol):
+    """A frozen dataclass in `methods/`: its fields are the method's settings."""
+
+    NAME: ClassVar[str]
+    SCORES: ClassVar[tuple[Score, ...]]  # that it can rank tokens by; the first is its own
+    HARD: ClassVar[bool]  # are weights trained on its plan afterwards?
+
+    @property
+    def first(self) -> int:
+        """The first layer that may prune, counted from zero."""
+        ...
+
+    def learn(self, job: "Job", *, resume: bool) -> "Outcome":
+        """A plan that meets the budget; the model's weights may have changed with it."""
+        ...
+
+
 @dataclass
 class Job:
     """Everything that a run needs; the model is changed in place."""
@@ -49,8 +64,8 @@ class Job:
     features: Sequence[dict[str, Any]]  # of the training texts
     lengths: Lengths  # of the texts that the budget is for
     budget: Budget
+    method: "Method"
     score: Score
-    top: Top
     training: Training
     work: Path
     protect: tuple[int, ...] = ()
@@ -90,7 +105,7 @@ class Job:
 @dataclass
 class Outcome:
     plan: Plan  # meets the budget
-    expected: float | None  # reduction that the masks expected before repair; None: not learned
+    expected: float | None  # reduction that was expected before repair; None: nothing was learned
     log: list[dict[str, float]]
 
 
@@ -98,32 +113,19 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     """Learn a plan and the weights for it."""
     check_reach(job)
     job.work.mkdir(parents=True, exist_ok=True)
-    probes = _probes(job) if job.score == "probe" else None
-    training = job.training
-    if training.soft_epochs == 0 and training.hard_epochs == 0:
-        return Outcome(_calibrated(job, probes, moves=MOVES), None, [])
-    teacher = _teacher(job, probes)
-    collate = Collate(job.tokenizer, teacher.extras)
-    if training.soft_epochs > 0:
-        outcome = _soft(job, probes, collate, resume=resume)
-    else:
-        outcome = Outcome(_calibrated(job, probes, moves=MOVES), None, [])
-    if training.hard_epochs > 0:
-        outcome.log += _hard(job, outcome.plan, collate, resume=resume)
+    outcome = job.method.learn(job, resume=resume)
+    if job.method.HARD and job.training.hard_epochs > 0:
+        outcome.log += _hard(job, outcome.plan, resume=resume)
     detach(job.model)
     return outcome
 
 
 def check_reach(job: Job) -> None:
     """Say at once when no plan of this model can meet the budget."""
-    sizes = sizes_of(job.model)
-    if not 0 <= job.top.first <= sizes.layers - 2:
-        raise UserError(
-            f"the first prunable layer must be in 0..{sizes.layers - 2}, not {job.top.first}"
-        )
-    most = largest_reduction(
-        sizes, job.lengths, job.top.first, job.min_tokens, job.restore, job.score
-    )
+    sizes, first = sizes_of(job.model), job.method.first
+    if not 0 <= first <= sizes.layers - 2:
+        raise UserError(f"the first prunable layer must be in 0..{sizes.layers - 2}, not {first}")
+    most = largest_reduction(sizes, job.lengths, first, job.min_tokens, job.restore, job.score)
     if job.budget.reduction > most:
         kept = "" if job.protect_until is None else ", or give up --protect-first"
         raise UserError(
@@ -144,7 +146,10 @@ def _once(path: Path, compute: Callable[[], None]) -> None:
         )
 
 
-def _probes(job: Job) -> Tensor:
+def probes_of(job: Job) -> Tensor | None:
+    """(L - 1, D), where tokens are ranked by them; they need the dense model."""
+    if job.score != "probe":
+        return None
     path = job.work / "probes.safetensors"
 
     def compute() -> None:
@@ -163,8 +168,9 @@ def _counted(batches: Sequence[dict[str, Tensor]], advance: Any) -> Any:
         advance()
 
 
-def _teacher(job: Job, probes: Tensor | None) -> Teacher:
-    folder = job.work / "teacher"
+def taught(job: Job) -> Collate:
+    """Batches with the dense model's words; the first call needs that model."""
+    folder, probes = job.work / "teacher", probes_of(job)
 
     def compute() -> None:
         with bar("asking the dense model", len(job.features)) as advance:
@@ -173,17 +179,17 @@ def _teacher(job: Job, probes: Tensor | None) -> Teacher:
             words.save(folder)
 
     _once(folder / DONE, compute)
-    return Teacher.load(folder)
+    return Collate(job.tokenizer, Teacher.load(folder).extras)
 
 
-def _calibrated(job: Job, probes: Tensor | None, *, moves: int) -> Plan:
+def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
     """The best schedule for the frozen model; after a few moves the end, after none a start."""
-    path = job.work / "calibrated.json"
+    path, probes = job.work / "calibrated.json", probes_of(job)
 
     def compute() -> None:
-        sizes = sizes_of(job.model)
+        sizes, least = sizes_of(job.model), job.method.first
         starts: list[Plan] = []
-        for first in range(job.top.first, min(job.top.first + 3, sizes.layers - 1)):
+        for first in range(least, min(least + 3, sizes.layers - 1)):
             for last in (None, first):  # a little in every layer, or all at once
                 try:
                     plan = geometric(
@@ -213,30 +219,22 @@ def _calibrated(job: Job, probes: Tensor | None, *, moves: int) -> Plan:
     return Plan.load(path)
 
 
-def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) -> Outcome:
-    """Learn masks and weights together; its end is a repaired plan and the weights so far."""
+def soft_stage(
+    job: Job,
+    begin: Callable[[], Policy],
+    end: Callable[[Any], tuple[Plan, float]],
+    *,
+    resume: bool,
+) -> Outcome:
+    """Train the weights under the policy that `begin` makes, and what it learns beside them; `end`
+    reads the repaired plan and the expected reduction from it."""
     plan_path, weights_path = job.work / "soft.json", job.work / "soft.safetensors"
     torch.manual_seed(job.training.seed)
     if not (resume and plan_path.exists()):
-        sizes = sizes_of(job.model)
-        n = round(job.lengths.mean)
-        entering = _calibrated(job, probes, moves=0).lengths(n)
-        start = [tokens / n for tokens in entering[job.top.first + 1 :]]
-        selector = Selector(job.top, sizes, job.lengths, job.budget, start, job.restore)
-        third = max(job.top.first + 1, sizes.layers // 3)
-        policy = Learn(
-            selector,
-            job.score,
-            probes=probes,
-            protect=job.protect,
-            protect_until=job.protect_until,
-            restore=job.restore,
-            distilled=frozenset(range(job.top.first, third)),
-        )
+        collate, policy = taught(job), begin()
         attach_policy(job.model, policy)
-        learner = _learner(job, policy)
         log = train(
-            learner,
+            learner_of(job, policy),
             job.features,
             collate,
             job.training,
@@ -246,9 +244,7 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
             resume=resume,
         )
         detach(job.model)
-        with torch.no_grad():
-            expected = 1 / (1 - float(selector.sparsity()))
-        plan = _in_reach(job, selector, probes)
+        plan, expected = end(policy)
         if processes().is_main_process:
             _save(dict(job.model.state_dict()), weights_path)
             note = {"expected": expected, "log": log}
@@ -260,17 +256,7 @@ def _soft(job: Job, probes: Tensor | None, collate: Collate, *, resume: bool) ->
     return Outcome(replace(plan, provenance={}), note["expected"], note["log"])
 
 
-def _in_reach(job: Job, selector: Selector, probes: Tensor | None) -> Plan:
-    """The learned plan, repaired; with more gates open where its own layers come too late."""
-    for more in range(len(selector.gate_loga)):
-        try:
-            return job.repaired(selector.plan(job.blank(), probes, more))
-        except UserError:
-            continue
-    return job.repaired(selector.plan(job.blank(), probes, len(selector.gate_loga)))
-
-
-def _learner(job: Job, policy: Learn | None) -> Learner:
+def learner_of(job: Job, policy: Any = None) -> Learner:
     training = job.training
     return Learner(
         job.model,
@@ -282,13 +268,13 @@ def _learner(job: Job, policy: Learn | None) -> Learner:
     )
 
 
-def _hard(job: Job, plan: Plan, collate: Collate, *, resume: bool) -> list[dict[str, float]]:
+def _hard(job: Job, plan: Plan, *, resume: bool) -> list[dict[str, float]]:
     """Fine-tune with tokens truly gone: what is trained is what will run."""
+    collate = taught(job)
     torch.manual_seed(job.training.seed)
     attach(job.model, plan)
-    learner = _learner(job, None)
     return train(
-        learner,
+        learner_of(job),
         job.features,
         collate,
         job.training,
@@ -313,8 +299,9 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "task": job.task.NAME,
                 "task_settings": task_settings(job.task),
                 "budget": job.budget.asked,
+                "method": job.method.NAME,
+                "method_settings": vars(job.method),
                 "score": job.score,
-                "top": vars(job.top),
                 "training": job.training.settings(),
                 "examples": len(job.features),
                 "lengths": job.lengths.to_json(),

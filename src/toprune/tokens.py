@@ -20,6 +20,7 @@ class Tokens:
     full: bool  # every row is alive, so attention needs no mask
     rank: Tensor | None = None  # (B, K) place in the one ranking (probe); None: not ranked yet
     weight: Tensor | None = None  # (B, K) soft key weight in [0, 1], only while learning
+    total: Tensor | None = None  # (B, K) attention received in all layers so far (accumulated)
 
 
 Rows = int | Tensor  # the first so many rows, or (B, k) row numbers
@@ -54,6 +55,18 @@ def order(scores: Tensor, tokens: Tokens) -> Tensor:
     return key.index_fill(1, first, torch.inf).argsort(dim=1, descending=True, stable=True)
 
 
+def accumulate(tokens: Tokens, received: Tensor) -> Tokens:
+    """With the attention that this layer's live queries gave, in sum, added to what came before:
+    received (B, K) is their mean."""
+    given = received * tokens.alive.sum(1, keepdim=True)
+    return replace(tokens, total=given if tokens.total is None else tokens.total + given)
+
+
+def by_place(index: Tensor) -> Tensor:
+    """A score that knows nothing: a fixed random number for every place, the same everywhere."""
+    return ((index + 1) * 40503 % 65521).float()  # two primes
+
+
 def ranks(rows: Tensor) -> Tensor:
     """The inverse of `order`: the place (B, K) of every row, 0 the best."""
     places = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
@@ -71,6 +84,7 @@ def keep_top(tokens: Tokens, rows: Rows, k: Tensor, size: int, *, remember: bool
         alive=place < k[:, None],
         full=bool((k == size).all()),  # texts of one length may protect different numbers of tokens
         rank=place if remember else None,
+        total=None if tokens.total is None else take(tokens.total, at),
     )
 
 
@@ -92,6 +106,7 @@ def gather_alive(tokens: Tokens) -> tuple[Tensor, Tokens]:
         full=False,
         rank=None if tokens.rank is None else take(tokens.rank, rows),
         weight=None if tokens.weight is None else take(tokens.weight, rows),
+        total=None if tokens.total is None else take(tokens.total, rows),
     )
 
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from toprune.attention import rotate, share_heads
 from toprune.cost import Sizes
 from toprune.families import Family, Layer, Projection
-from toprune.plan import Plan, Step
+from toprune.plan import ONCE, Plan, Step
+from toprune.tokens import by_place
 
 NOBODY = -1e30  # the logit of a place without a token: its probability is exactly 0
 
@@ -97,7 +98,8 @@ class PackedRun:
             self.protected = first if self.protected is None else self.protected | first
         place = torch.arange(self.shape[1]).expand(self.shape)
         self.where = place.reshape(-1)[self.index]  # (N,) the original position
-        self.sorted = False  # by the one ranking of a probe
+        self.sorted = False  # by a ranking for good
+        self.total: Tensor | None = None  # (N,) attention received so far, where that is the score
         self.left: list[tuple[Tensor, Tensor]] = []  # (states, index) before each drop
 
     def layer(self, module: Layer, i: int, hidden: Tensor) -> Tensor:
@@ -111,12 +113,12 @@ class PackedRun:
             return self._drop_after(module, i, x, step)
         if step is None:
             state = self._attend(module, i, x)
-        elif self.plan.score == "received":
+        elif self.plan.score not in ONCE:
             state = self._drop_by_attention(module, i, x, step)
         elif self.sorted:
             state = self._drop_the_end(module, i, x, step)
         else:
-            state = self._drop_by_probe(module, i, x, step)
+            state = self._drop_for_good(module, i, x, step)
         return self.family.feed_forward(module, state)
 
     def convolve(self, module: Any, entered: Tensor, states: Tensor) -> Tensor:
@@ -139,6 +141,8 @@ class PackedRun:
 
     def _attend(self, module: Layer, i: int, x: Tensor) -> Tensor:
         p = self._probabilities(module, i, x)
+        if self.plan.score == "accumulated" and i < max(self.steps, default=-1):
+            self._attended(p)
         return self._after(module, p @ self._value(module, i, x), self.layout, x)
 
     def _head_row(self, module: Layer, i: int, x: Tensor) -> Tensor:
@@ -157,7 +161,7 @@ class PackedRun:
     def _drop_by_attention(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """Early drop: only the surviving queries meet the values."""
         p, v = self._probabilities(module, i, x), self._value(module, i, x)
-        layout, rank = self.layout, self._rank(self._received(p))
+        layout, rank = self.layout, self._rank(self._attended(p))
         new = Layout.of(self._kept(step))
         kept = rank[:, : new.size]  # (B, K')
         heads = torch.arange(p.shape[0] * self.heads).view(-1, self.heads, 1)  # (B, H, 1)
@@ -166,10 +170,10 @@ class PackedRun:
         x = self._move(x, layout.first.unsqueeze(1) + kept, new)
         return self._after(module, context, new, x)
 
-    def _drop_by_probe(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
-        """The first step of a probe sorts the rows for good: every later one keeps a beginning."""
+    def _drop_for_good(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """The first step sorts the rows for good: every later one keeps a beginning."""
         state = self._attend(module, i, x)
-        layout, rank = self.layout, self._rank(self._probed(state))
+        layout, rank = self.layout, self._rank(self._known(state))
         new = Layout.of(self._kept(step))
         self.sorted = True
         return self._move(state, layout.first.unsqueeze(1) + rank[:, : new.size], new)
@@ -191,8 +195,8 @@ class PackedRun:
         old, new = self.layout, Layout.of(self._kept(step))
         if self.sorted:
             return self._move(states, old.at[:, : new.size], new)
-        self.sorted = self.plan.score == "probe"
-        rank = self._rank(self._probed(state) if self.sorted else self._received(p))
+        self.sorted = self.plan.score in ONCE
+        rank = self._rank(self._known(state) if self.sorted else self._attended(p))
         return self._move(states, old.first.unsqueeze(1) + rank[:, : new.size], new)
 
     # The parts of these.
@@ -249,13 +253,23 @@ class PackedRun:
         rows = context.transpose(1, 2).reshape(-1, self.sizes.attended)[layout.live]
         return self.family.after_attention(module, rows, x)
 
-    def _received(self, p: Tensor) -> Tensor:
-        """(B, K): attention received from live queries; its mean and its sum rank alike."""
-        live = self.layout.alive.to(p.dtype).unsqueeze(1).unsqueeze(1)  # (B, 1, 1, Q)
-        return (live @ p).sum((1, 2))
+    def _attended(self, p: Tensor) -> Tensor:
+        """(B, K): attention received from live queries, here or in all layers so far; its mean and
+        its sum rank alike."""
+        layout = self.layout
+        live = layout.alive.to(p.dtype).unsqueeze(1).unsqueeze(1)  # (B, 1, 1, Q)
+        received = (live @ p).sum((1, 2))
+        if self.plan.score == "received":
+            return received
+        given = received.view(-1)[layout.live]  # (N,)
+        self.total = given if self.total is None else self.total + given
+        return self.total[layout.at]
 
-    def _probed(self, state: Tensor) -> Tensor:
-        """(B, K). Not a matrix product: those with a vector are slow, and int8 would round it."""
+    def _known(self, state: Tensor) -> Tensor:
+        """(B, K): a score for good. Not a matrix product: those with a vector are slow, and int8
+        would round it."""
+        if self.plan.score == "random":
+            return by_place(self._places())
         assert self.probe is not None
         return (state * self.probe).sum(1)[self.layout.at]
 
@@ -288,6 +302,8 @@ class PackedRun:
         packed = rows.reshape(-1)[new.live]
         if self.protected is not None:
             self.protected = self.protected[packed]
+        if self.total is not None:
+            self.total = self.total[packed]
         self.index, self.where = self.index[packed], self.where[packed]
         self.layout = new
         return x[packed]

@@ -38,15 +38,17 @@ class _Watched(Follow):
         self.gap = float("inf")
         self.ranked: Tensor | None = None  # (B, K) scores from best to worst
 
+    def scores(self, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
+        scores = super().scores(state, received, tokens)
+        free = scores.masked_fill(~tokens.alive, torch.nan)
+        spread = (free - free.nanmean(1, keepdim=True)).square().nanmean(1, keepdim=True)
+        rows = order(scores, tokens)
+        self.ranked = take(scores / spread.sqrt().clamp_min(1e-12), rows)
+        return scores
+
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
-        if layer in self.steps and not (self.ranked is not None and self.probe is not None):
-            scores = self.scores(state, received)
-            free = scores.masked_fill(~tokens.alive, torch.nan)
-            spread = (free - free.nanmean(1, keepdim=True)).square().nanmean(1, keepdim=True)
-            rows = order(scores, tokens)
-            self.ranked = take(scores / spread.sqrt().clamp_min(1e-12), rows)
         drop = super().decide(layer, state, received, tokens)
         if drop is not None and self.ranked is not None:
             before, after = tokens.alive.sum(1), drop.tokens.alive.sum(1)

@@ -1,1 +1,29 @@
-"""One method, one file: a settings dataclass and a `Selector` with `weights`, `penalty`, `plan`."""
+"""Methods: how a plan is found. One frozen dataclass each, in a file that reads like its paper; its
+fields are the method's settings."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from toprune.errors import UserError
+from toprune.methods.plain import Calibrate, Random
+from toprune.methods.power_bert import PowerBert
+from toprune.methods.spatten import SpAtten
+from toprune.methods.top import Top
+from toprune.stages import Method
+
+METHODS: dict[str, Any] = {kind.NAME: kind for kind in (Top, PowerBert, SpAtten, Calibrate, Random)}
+
+
+def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """The method of that name; settings that it does not have are refused."""
+    if name not in METHODS:
+        raise UserError(f"method '{name}' is not known; there are: {', '.join(METHODS)}")
+    known = [field.name for field in fields(METHODS[name])]
+    odd = [key for key in settings or {} if key not in known]
+    if odd:
+        raise UserError(
+            f"the method {name} has no such setting ({', '.join(odd)}); "
+            f"it has: {', '.join(known) or 'none'}"
+        )
+    return METHODS[name](**(settings or {}))

@@ -9,8 +9,7 @@ weighed inside the softmax, the target is over the user's own lengths.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,11 @@ from torch import Tensor, nn
 from toprune import hard_concrete
 from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, expected_share
-from toprune.plan import DENOMINATOR, Plan, Restore, Step
+from toprune.errors import UserError
+from toprune.families import sizes_of
+from toprune.learn import Learn
+from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
+from toprune.stages import Job, Outcome, calibrated, probes_of, soft_stage
 from toprune.tokens import Tokens, ranks
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
@@ -37,6 +40,50 @@ class Top:
     distill_weight: float = 1.0  # at the start; falls linearly to zero over the warm-up
     top_k: int = 20  # tokens that the ranking distillation calls relevant
     slope: float = 30.0  # how much lower the worst rank starts than the best: what goes first
+
+    NAME: ClassVar[str] = "top"
+    SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received")
+    HARD: ClassVar[bool] = True
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        """Masks and weights together; where no epochs are for that, the best schedule for the
+        dense model."""
+        if job.training.soft_epochs == 0:
+            return Outcome(calibrated(job), None, [])
+        sizes = sizes_of(job.model)
+
+        def begin() -> Learn:
+            n = round(job.lengths.mean)
+            entering = calibrated(job, moves=0).lengths(n)
+            start = [tokens / n for tokens in entering[self.first + 1 :]]
+            third = max(self.first + 1, sizes.layers // 3)
+            return Learn(
+                Selector(self, sizes, job.lengths, job.budget, start, job.restore),
+                job.score,
+                probes=probes_of(job),
+                protect=job.protect,
+                protect_until=job.protect_until,
+                restore=job.restore,
+                distilled=frozenset(range(self.first, third)),
+            )
+
+        def end(policy: Learn) -> tuple[Plan, float]:
+            with torch.no_grad():
+                expected = 1 / (1 - float(policy.selector.sparsity()))
+            return _in_reach(job, policy.selector), expected
+
+        return soft_stage(job, begin, end, resume=resume)
+
+
+def _in_reach(job: Job, selector: "Selector") -> Plan:
+    """The learned plan, repaired; with more gates open where its own layers come too late."""
+    probes = probes_of(job)
+    for more in range(len(selector.gate_loga)):
+        try:
+            return job.repaired(selector.plan(job.blank(), probes, more))
+        except UserError:
+            continue
+    return job.repaired(selector.plan(job.blank(), probes, len(selector.gate_loga)))
 
 
 class Selector(nn.Module):
@@ -116,6 +163,23 @@ class Selector(nn.Module):
         weight = 1 - (1 - keep) * self._z[1][at]
         return weight.masked_fill(tokens.protected, 1.0)
 
+    SPAN: ClassVar[float] = 9.0  # from an open mask to a closed one
+
+    @property
+    def rank_weight(self) -> float:
+        """Of the ranking distillation, to begin with."""
+        return 0.0 if self.settings.distill == "none" else self.settings.distill_weight
+
+    def masks(self) -> list[nn.Parameter]:
+        return [m for m in (self.rank_loga, self.gate_loga) if m.requires_grad]
+
+    def multipliers(self) -> list[nn.Parameter]:
+        return [self.lambdas] if self.lambdas.requires_grad else []
+
+    def told(self) -> dict[str, Tensor]:
+        """For the log."""
+        return {f"lambda_{i + 1}": x for i, x in enumerate(self.lambdas)}
+
     # -- the constraint ------------------------------------------------------------------------
 
     def ratios(self, rank_loga: Tensor, gate_loga: Tensor) -> list[Tensor]:
@@ -181,7 +245,7 @@ class Selector(nn.Module):
             closed = (1 - hard_concrete.p_open(rank_loga)) * open_[:, None]
             alive = (1 - closed).cumprod(0).mean(1)
         steps = tuple(
-            Step(i + self.settings.first, _notch(r))
+            Step(i + self.settings.first, notch(r))
             for i, r in enumerate(alive.tolist())
             if open_[i]
         )
@@ -201,12 +265,3 @@ def _slopes(settings: Top, start: Sequence[float]) -> Tensor:
     if settings.constraint == "lagrangian":
         return START - 2 * (loga.max() - loga) / (loga.max() - loga.min()).clamp_min(1e-6)
     return loga
-
-
-def _notch(ratio: float) -> Fraction:
-    return Fraction(min(DENOMINATOR - 1, max(1, round(ratio * DENOMINATOR))), DENOMINATOR)
-
-
-def probe_of(probes: Tensor | None, layer: int) -> tuple[float, ...] | None:
-    """The numbers that a plan whose first step is at `layer` ranks by."""
-    return None if probes is None else tuple(probes[layer].tolist())
