@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -37,12 +37,15 @@ PROBE_TEXTS = 512
 CALIBRATION_TEXTS = 256
 
 
+Stage = Literal["soft", "hard"]  # what finds the plan; weights alone, tokens truly gone
+
+
 class Method(Protocol):
     """A frozen dataclass in `methods/`: its fields are the method's settings."""
 
     NAME: ClassVar[str]
     SCORES: ClassVar[tuple[Score, ...]]  # that it can rank tokens by; the first is its own
-    HARD: ClassVar[bool]  # are weights trained on its plan afterwards?
+    STAGES: ClassVar[tuple[Stage, ...]]  # that train; one alone gets the epochs of both
 
     @property
     def first(self) -> int:
@@ -113,11 +116,21 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     """Learn a plan and the weights for it."""
     check_reach(job)
     job.work.mkdir(parents=True, exist_ok=True)
+    job.training = shared_out(job.training, job.method.STAGES)
     outcome = job.method.learn(job, resume=resume)
-    if job.method.HARD and job.training.hard_epochs > 0:
+    if job.training.hard_epochs > 0:
         outcome.log += _hard(job, outcome.plan, resume=resume)
     detach(job.model)
     return outcome
+
+
+def shared_out(training: Training, stages: tuple[Stage, ...]) -> Training:
+    """The same epochs for every method, whatever stages it has; none for one without any."""
+    if len(stages) == 2:
+        return training
+    both = training.soft_epochs + training.hard_epochs
+    soft, hard = (both if name in stages else 0.0 for name in ("soft", "hard"))
+    return replace(training, soft_epochs=soft, hard_epochs=hard)
 
 
 def check_reach(job: Job) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toprune.plan import Score
-from toprune.stages import Job, Outcome, calibrated
+from toprune.stages import Job, Outcome, Stage, calibrated
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Calibrate:
 
     NAME: ClassVar[str] = "calibrate"
     SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received")
-    HARD: ClassVar[bool] = False
+    STAGES: ClassVar[tuple[Stage, ...]] = ()
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         return Outcome(calibrated(job), None, [])
@@ -31,7 +31,7 @@ class Random:
 
     NAME: ClassVar[str] = "random"
     SCORES: ClassVar[tuple[Score, ...]] = ("random",)
-    HARD: ClassVar[bool] = True
+    STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         return Outcome(calibrated(job), None, [])

@@ -23,7 +23,7 @@ from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, expected_share
 from toprune.families import sizes_of
 from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
-from toprune.stages import Job, Outcome, calibrated, probes_of, soft_stage
+from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
 from toprune.tokens import Tokens, order, ranks
 
 LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
@@ -37,7 +37,7 @@ class PowerBert:
 
     NAME: ClassVar[str] = "power_bert"
     SCORES: ClassVar[tuple[Score, ...]] = ("received", "probe")
-    HARD: ClassVar[bool] = True
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """The configuration search; without epochs for it, the best schedule for the dense

@@ -15,7 +15,7 @@ from typing import ClassVar
 from toprune.cost import reduction
 from toprune.families import sizes_of
 from toprune.plan import DENOMINATOR, Plan, Score, Step, notch
-from toprune.stages import Job, Outcome
+from toprune.stages import Job, Outcome, Stage
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SpAtten:
 
     NAME: ClassVar[str] = "spatten"
     SCORES: ClassVar[tuple[Score, ...]] = ("accumulated",)
-    HARD: ClassVar[bool] = True
+    STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """The paper's line; from an earlier layer on where that cannot reach the budget, which on

@@ -21,7 +21,7 @@ from toprune.errors import UserError
 from toprune.families import sizes_of
 from toprune.learn import Learn
 from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
-from toprune.stages import Job, Outcome, calibrated, probes_of, soft_stage
+from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
 from toprune.tokens import Tokens, ranks
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
@@ -43,7 +43,7 @@ class Top:
 
     NAME: ClassVar[str] = "top"
     SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received")
-    HARD: ClassVar[bool] = True
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Masks and weights together; where no epochs are for that, the best schedule for the
