@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
 from conftest import SIZES, SPECIAL
-from toprune.plan import Plan, Step
+from toprune.plan import Plan, Score, Step
 
 CLS, PAD, SEP = map(SPECIAL.index, ("[CLS]", "[PAD]", "[SEP]"))
 LAYERS, WIDTH = SIZES["num_hidden_layers"], SIZES["hidden_size"]
@@ -32,11 +32,11 @@ def random_probe(seed: int) -> tuple[float, ...]:
 
 @st.composite
 def plans(draw: Any, family: str, **fields: Any) -> Plan:
-    """Any steps at any layers that may have one, any ratios, either score, any protected tokens."""
+    """Any steps at any layers that may have one, any ratios, any score, any protected tokens."""
     layers = sorted(draw(st.sets(st.integers(0, LAYERS - 2))))
     ratios = st.fractions(Fraction(1, 100), 1, max_denominator=100)
     keeps = draw(st.lists(ratios, min_size=len(layers), max_size=len(layers)))
-    score = draw(st.sampled_from(["received", "probe"]))
+    score: Score = draw(st.sampled_from(get_args(Score)))
     probe = random_probe(draw(st.integers(0, 9))) if score == "probe" and layers else None
     return Plan(
         family=family,

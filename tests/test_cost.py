@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import get_args
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def planned(draw: st.DrawFn) -> tuple[Sizes, Plan]:
     possible = range(sizes.layers - 1)
     layers = sorted(draw(st.sets(st.sampled_from(possible)))) if possible else []
     keeps = sorted((Fraction(draw(st.integers(1, 1000)), 1000) for _ in layers), reverse=True)
-    score: Score = draw(st.sampled_from(["received", "probe"]))
+    score: Score = draw(st.sampled_from(get_args(Score)))
     plan = Plan(
         family="bert",
         n_layers=sizes.layers,

@@ -4,7 +4,7 @@ import json
 from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def plans(draw: st.DrawFn) -> Plan:
     layers = sorted(draw(st.sets(st.sampled_from(possible)))) if possible else []
     keeps = sorted((draw(ratios) for _ in layers), reverse=True)
     width = draw(st.integers(1, 8))
-    score: Score = draw(st.sampled_from(["received", "probe"]))
+    score: Score = draw(st.sampled_from(get_args(Score)))
     numbers = st.floats(allow_nan=False, allow_infinity=False)
     probe = draw(st.lists(numbers, min_size=width, max_size=width)) if score == "probe" else None
     return Plan(

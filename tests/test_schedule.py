@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def plans(draw: st.DrawFn, first: int | None = 0) -> Plan:
     layers = draw(st.sets(st.integers(first or 0, 4), min_size=1))
     layers = sorted(layers if first is None else layers | {first})
     keeps = sorted((Fraction(draw(st.integers(1, 1000)), 1000) for _ in layers), reverse=True)
-    score: Score = draw(st.sampled_from(["received", "probe"]))
+    score: Score = draw(st.sampled_from(get_args(Score)))
     restore: Restore = draw(st.sampled_from(["none", "last", "zero"]))
     probe = PROBE if score == "probe" else None
     steps = tuple(map(Step, layers, keeps))

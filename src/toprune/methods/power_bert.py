@@ -47,7 +47,14 @@ class PowerBert:
 
         def begin() -> "Extract":
             selector = SoftExtract(self, sizes_of(job.model), job.lengths, job.budget, job.restore)
-            return Extract(selector, job)
+            return Extract(
+                selector,
+                job.score,
+                probes=probes_of(job),
+                protect=job.protect,
+                protect_until=job.protect_until,
+                restore=job.restore,
+            )
 
         def end(policy: "Extract") -> tuple[Plan, float]:
             with torch.no_grad():
@@ -117,7 +124,7 @@ class SoftExtract(nn.Module):
 
     def plan(self, blank: Plan, probes: Tensor | None) -> Plan:
         """Retention: as many tokens as there is mass."""
-        shares = [float(share) for share in self.shares()][self.settings.first :]
+        shares = [share.item() for share in self.shares()][self.settings.first :]
         steps = tuple(Step(i + self.settings.first, notch(r)) for i, r in enumerate(shares))
         return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
 
@@ -125,11 +132,19 @@ class SoftExtract(nn.Module):
 class Extract:
     """The policy of the search: every token stays, its state multiplied by r at its rank."""
 
-    def __init__(self, selector: SoftExtract, job: Job):
-        self.selector, self.score = selector, job.score
-        self.probes = probes_of(job)
-        self.protect, self.protect_until = job.protect, job.protect_until
-        self.restore: Restore = job.restore
+    def __init__(
+        self,
+        selector: SoftExtract,
+        score: Score,
+        *,
+        probes: Tensor | None = None,
+        protect: tuple[int, ...] = (),
+        protect_until: int | None = None,
+        restore: Restore = "none",
+    ):
+        self.selector, self.score, self.probes = selector, score, probes
+        self.protect, self.protect_until = protect, protect_until
+        self.restore: Restore = restore
 
     def begin(self) -> None:
         self.selector.clip()
