@@ -1,7 +1,7 @@
 """The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
 input, found before the work begins wherever it can be."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from toprune.glue import (
 from toprune.heads import loader
 from toprune.images import Images
 from toprune.methods import make_method
+from toprune.methods.plain import Truncate, cut_for
 from toprune.methods.top import Top
 from toprune.models import (
     Source,
@@ -207,6 +208,9 @@ def prune(
         protect=ids,
         protect_until=until,
     )
+    read = tests
+    if isinstance(method, Truncate):
+        limit, read = _cut(job, train_set, held_out)
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
     with _place(out) as folder, workplace(folder, resume=resume) as work:
@@ -220,7 +224,7 @@ def prune(
             job.method = _search_weight(job, resume=resume)
         outcome = run(job, resume=resume)
         attach(student, outcome.plan)
-        pruned = answers_of(student, kind, tests, Collate(tokenizer), "evaluating pruned")
+        pruned = answers_of(student, kind, read, Collate(tokenizer), "evaluating pruned")
         tuned = _tuned(student, kind, tokenizer, train_set, limit)
         detach(student)
         said = (dense, pruned)
@@ -439,6 +443,17 @@ def _score(method: Method, asked: Score | None, recipe: Recipe) -> Score:
             f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"
         )
     return asked
+
+
+def _cut(job: Job, train_set: Examples, held_out: Examples) -> tuple[int, Sequence[dict[str, Any]]]:
+    """Give the job its short texts; returns their limit, and the held-out texts as short."""
+    if job.task.whole or len(job.features) != len(train_set):
+        raise UserError("truncation leaves tokens without an answer; it is for one answer a text")
+    job.cut = cut_for(sizes_of(job.model), job.blank(), job.lengths, job.budget)
+    job.short, short = (
+        _encode(job.model, job.tokenizer, job.task, e, job.cut) for e in (train_set, held_out)
+    )
+    return job.cut, short
 
 
 def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:

@@ -82,6 +82,13 @@ class Lengths:
         pairs = Counter(zip(ns, always, strict=True))
         return cls(tuple((n, h, many) for (n, h), many in sorted(pairs.items())))
 
+    def cut(self, most: int) -> Self:
+        """Of the same texts, cut to so many tokens."""
+        pairs = Counter[tuple[int, int]]()
+        for n, held, many in self.rows:
+            pairs[min(n, most), min(held, most)] += many
+        return type(self)(tuple((n, h, many) for (n, h), many in sorted(pairs.items())))
+
     @property
     def counts(self) -> tuple[tuple[int, int], ...]:
         """Sorted (n, how many), whatever is held."""

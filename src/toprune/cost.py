@@ -116,20 +116,27 @@ def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
 
 
 def reduction(
-    sizes: Sizes, plan: Plan, lengths: Lengths, *, max_length: int | None = None
+    sizes: Sizes,
+    plan: Plan,
+    lengths: Lengths,
+    *,
+    max_length: int | None = None,
+    cut: int | None = None,
 ) -> Reduction:
     """Ratios of sums over the histogram (what a server pays), not means of ratios.
 
-    `max_length` is what inputs would be padded to; the longest example unless given.
+    `max_length` is what inputs would be padded to; the longest example unless given. `cut`: texts
+    lose what is beyond so many tokens before the pruned model reads them.
     """
+    read = lengths if cut is None else lengths.cut(cut)
     longest = lengths.max if max_length is None else max_length
     if longest < lengths.max:
         raise UserError(
             f"max_length {longest} is below the longest example ({lengths.max}); raise it"
         )
-    executed = sum(many * executed_macs(sizes, plan, n, h) for n, h, many in lengths.rows)
+    executed = sum(many * executed_macs(sizes, plan, n, h) for n, h, many in read.rows)
     dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
-    paper = sum(many * paper_macs(sizes, plan.lengths(n, h)) for n, h, many in lengths.rows)
+    paper = sum(many * paper_macs(sizes, plan.lengths(n, h)) for n, h, many in read.rows)
     paper_dense = sum(many * paper_macs(sizes, [n] * sizes.layers) for n, many in lengths.counts)
     return Reduction(
         unpadded=dense / executed,

@@ -96,7 +96,9 @@ def prune_report(
     from toprune.stages import settings_of as run_settings
 
     sizes = sizes_of(job.model)
-    done = reduction(sizes, outcome.plan, job.lengths, max_length=max_length)
+    longest = max(max_length, job.lengths.max)
+    done = reduction(sizes, outcome.plan, job.lengths, max_length=longest, cut=job.cut)
+    read = job.lengths if job.cut is None else job.lengths.cut(job.cut)
     task, tuned = tasks
     report: dict[str, Any] = _about(tuned, held_out) | {
         "max_length": max_length,
@@ -106,7 +108,7 @@ def prune_report(
             "executed": vars(done),
         },
         "agreement": tuned.agreement(*said, rows, held_out),
-        "kept_per_layer": kept_per_layer(outcome.plan, job.lengths),
+        "kept_per_layer": kept_per_layer(outcome.plan, read),
         "lengths": job.lengths.to_json(),
         "log": outcome.log,
         "provenance": {"method": job.method.NAME, "settings": run_settings(job)} | environment(),

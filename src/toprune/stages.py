@@ -64,7 +64,7 @@ class Job:
     model: Any
     tokenizer: Any
     task: Task
-    features: Sequence[dict[str, Any]]  # of the training texts
+    features: Sequence[dict[str, Any]]  # of the training texts, as the dense model reads them
     lengths: Lengths  # of the texts that the budget is for
     budget: Budget
     method: "Method"
@@ -74,6 +74,13 @@ class Job:
     protect: tuple[int, ...] = ()
     protect_until: int | None = None
     min_tokens: int = 2
+    cut: int | None = None  # tokens after which texts end for the student
+    short: Sequence[dict[str, Any]] | None = None  # features of the texts that are cut there
+
+    @property
+    def read(self) -> Sequence[dict[str, Any]]:
+        """What the student reads of the training texts."""
+        return self.features if self.short is None else self.short
 
     @property
     def restore(self) -> Restore:
@@ -238,17 +245,18 @@ def soft_stage(
     end: Callable[[Any], tuple[Plan, float]],
     *,
     resume: bool,
+    kind: Callable[..., Learner] = Learner,
 ) -> Outcome:
     """Train the weights under the policy that `begin` makes, and what it learns beside them; `end`
-    reads the repaired plan and the expected reduction from it."""
+    reads the repaired plan and the expected reduction from it. `kind`: of the learner."""
     plan_path, weights_path = job.work / "soft.json", job.work / "soft.safetensors"
     torch.manual_seed(job.training.seed)
     if not (resume and plan_path.exists()):
         collate, policy = taught(job), begin()
         attach_policy(job.model, policy)
         log = train(
-            learner_of(job, policy),
-            job.features,
+            learner_of(job, policy, kind),
+            job.read,
             collate,
             job.training,
             epochs=job.training.soft_epochs,
@@ -269,9 +277,9 @@ def soft_stage(
     return Outcome(replace(plan, provenance={}), note["expected"], note["log"])
 
 
-def learner_of(job: Job, policy: Any = None) -> Learner:
+def learner_of(job: Job, policy: Any = None, kind: Callable[..., Learner] = Learner) -> Learner:
     training = job.training
-    return Learner(
+    return kind(
         job.model,
         job.task,
         label_weight=training.label_weight,
@@ -288,7 +296,7 @@ def _hard(job: Job, plan: Plan, *, resume: bool) -> list[dict[str, float]]:
     attach(job.model, plan)
     return train(
         learner_of(job),
-        job.features,
+        job.read,
         collate,
         job.training,
         epochs=job.training.hard_epochs,

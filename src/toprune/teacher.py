@@ -52,7 +52,7 @@ class Teacher:
         """(B, S, columns) of an array with a line for each token."""
         padded = np.zeros((len(rows), length, lines.shape[1]), np.float32)
         for b, row in enumerate(rows):
-            own = lines[self.starts[row] : self.starts[row + 1]]
+            own = lines[self.starts[row] : self.starts[row + 1]][:length]
             padded[b, : len(own)] = own
         return padded
 

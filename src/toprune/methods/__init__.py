@@ -6,13 +6,15 @@ from dataclasses import fields
 from typing import Any
 
 from toprune.errors import UserError
-from toprune.methods.plain import Calibrate, Random
+from toprune.methods.plain import Calibrate, Random, Truncate
 from toprune.methods.power_bert import PowerBert
 from toprune.methods.spatten import SpAtten
 from toprune.methods.top import Top
 from toprune.stages import Method
 
-METHODS: dict[str, Any] = {kind.NAME: kind for kind in (Top, PowerBert, SpAtten, Calibrate, Random)}
+METHODS: dict[str, Any] = {
+    kind.NAME: kind for kind in (Top, PowerBert, SpAtten, Calibrate, Random, Truncate)
+}
 
 
 def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:

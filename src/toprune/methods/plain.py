@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from toprune.plan import Score
+from toprune.budget import Budget, Lengths
+from toprune.cost import Sizes, reduction
+from toprune.errors import UserError
+from toprune.plan import Plan, Score
 from toprune.stages import Job, Outcome, Stage, calibrated
 
 
@@ -35,3 +38,34 @@ class Random:
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         return Outcome(calibrated(job), None, [])
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """No token leaves on the way: texts are cut, at the length that meets the budget, and the model
+    is trained to answer from their beginnings as it did from the whole."""
+
+    NAME: ClassVar[str] = "truncate"
+    SCORES: ClassVar[tuple[Score, ...]] = ("received",)
+    STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
+    first: ClassVar[int] = 0
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        return Outcome(job.blank(), None, [])
+
+
+def cut_for(sizes: Sizes, dense: Plan, lengths: Lengths, budget: Budget) -> int:
+    """The length whose executed reduction is nearest the budget."""
+
+    def reached(most: int) -> float:
+        return reduction(sizes, dense, lengths, cut=most).unpadded
+
+    low, high = 4, max(5, lengths.max)  # a pair has three special tokens and a word
+    if reached(low) < budget.reduction:
+        raise UserError(
+            f"budget {budget.asked} is out of reach: nothing of the texts would be left"
+        )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if reached(middle) >= budget.reduction else (low, middle)
+    return min((low, high), key=lambda most: abs(reached(most) / budget.reduction - 1))
