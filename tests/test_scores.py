@@ -37,7 +37,7 @@ def test_accumulated_is_the_sum_over_layers_heads_and_live_queries() -> None:
         batch = pad([row])
         with torch.no_grad():
             given = model(**batch, output_attentions=True).attentions[:2]  # (1, H, S, S) each
-            total = sum(p.sum((0, 1, 2)) for p in given)  # (S,)
+            total = torch.stack(given).sum((0, 1, 2, 3))  # (S,)
             attach(model, plan)
             model(**batch)
         run = attached(model)

@@ -16,11 +16,18 @@ from toprune.batching import in_batches
 from toprune.budget import Budget
 from toprune.bundle import Bundle, read_report
 from toprune.columns import Columns
-from toprune.cost import reduction
+from toprune.cost import measured_reduction, reduction
 from toprune.data import Examples, split_validation
 from toprune.encode import Collate, encode, lengths, rows_of
 from toprune.errors import UserError
-from toprune.evaluation import answers_of, distance, load_answers, said_to, save_answers
+from toprune.evaluation import (
+    answers_of,
+    distance,
+    entering,
+    load_answers,
+    said_to,
+    save_answers,
+)
 from toprune.families import family_named, family_of, has_segments, max_positions, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.glue import (
@@ -48,7 +55,7 @@ from toprune.models import (
     load_model,
     load_tokenizer,
 )
-from toprune.plan import Score
+from toprune.plan import Plan, Score
 from toprune.processes import processes
 from toprune.report import evaluation_report, kept_per_layer, prune_report
 from toprune.stages import Job, Method, Outcome, check_reach, run, settings_of
@@ -227,8 +234,10 @@ def prune(
         pruned = answers_of(student, kind, read, Collate(tokenizer), "evaluating pruned")
         tuned = _tuned(student, kind, tokenizer, train_set, limit)
         detach(student)
-        said = (dense, pruned)
-        report = prune_report(job, (before, tuned), outcome, held_out, rows_of(tests), said, limit)
+        said, counts = (dense, pruned), _counts(student, outcome.plan, read, tokenizer)
+        report = prune_report(
+            job, (before, tuned), outcome, held_out, rows_of(tests), said, limit, counts
+        )
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
         plan = replace(outcome.plan, provenance=report["provenance"])
@@ -263,8 +272,14 @@ def evaluate(
     report = as_reported(report, glue) | {"max_length": limit}
     if own.plan is not None:
         found = lengths(features, own.plan.protect, own.plan.protect_until)
-        done = reduction(sizes_of(own.model), own.plan, found, max_length=limit)
-        report |= {"executed": vars(done), "kept_per_layer": kept_per_layer(own.plan, found)}
+        counts = _counts(own.model, own.plan, features, own.tokenizer)
+        sizes = sizes_of(own.model)
+        if counts is None:
+            done = reduction(sizes, own.plan, found, max_length=limit)
+        else:
+            done = measured_reduction(sizes, own.plan.restore, counts, max_length=limit)
+        kept = kept_per_layer(own.plan, found, counts)
+        report |= {"executed": vars(done), "kept_per_layer": kept}
     return report
 
 
@@ -454,6 +469,15 @@ def _cut(job: Job, train_set: Examples, held_out: Examples) -> tuple[int, Sequen
         _encode(job.model, job.tokenizer, job.task, e, job.cut) for e in (train_set, held_out)
     )
     return job.cut, short
+
+
+def _counts(
+    model: Any, plan: Plan, features: Sequence[dict[str, Any]], tokenizer: Any
+) -> np.ndarray | None:
+    """(N, L) tokens that enter each layer, where a length does not tell."""
+    if not plan.adaptive:
+        return None
+    return entering(model, plan, in_batches(features, Collate(tokenizer)))
 
 
 def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:

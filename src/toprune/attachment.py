@@ -16,7 +16,7 @@ from toprune.attention import attend, merge_heads, rotate, share_heads, split_he
 from toprune.cost import Sizes
 from toprune.errors import UserError
 from toprune.families import Family, family_of, patches, reads_every_token
-from toprune.plan import ONCE, Plan, Restore
+from toprune.plan import ONCE, Plan, Restore, Step
 from toprune.tokens import (
     Rows,
     Tokens,
@@ -93,6 +93,13 @@ class Follow:
         assert scores is not None
         return scores
 
+    def _share(self, step: Step, tokens: Tokens) -> Tensor:
+        """(B,): ceil(keep * n) in integers, within the plan's limits."""
+        ratio, protected = step.keep, tokens.protected.sum(1)
+        k = (tokens.n * ratio.numerator + ratio.denominator - 1) // ratio.denominator
+        alive = tokens.alive.sum(1)  # an adaptive step may have left less than this one allows
+        return torch.minimum(k.clamp_min(self.plan.min_tokens).maximum(protected), alive)
+
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
@@ -101,15 +108,16 @@ class Follow:
         step = self.steps.get(layer)
         if step is None:
             return None if tokens.total is None else Drop(None, tokens)
-        protected = tokens.protected.sum(1)  # (B,)
-        ratio = step.keep
-        k = (tokens.n * ratio.numerator + ratio.denominator - 1) // ratio.denominator
-        k = torch.minimum(k.clamp_min(self.plan.min_tokens).maximum(protected), tokens.n)
+        k = self._share(step, tokens)
         once = self.plan.score in ONCE
         if once and tokens.rank is not None:  # ranked at the first step already
             rank, rows = tokens.rank, state.shape[1]
         else:
-            rows = order(self.scores(state, received, tokens), tokens)
+            scores = self.scores(state, received, tokens)
+            if step.threshold is not None:
+                high = tokens.alive & (tokens.protected | (scores >= step.threshold))
+                k = torch.minimum(k, high.sum(1).clamp_min(self.plan.min_tokens))
+            rows = order(scores, tokens)
             rank = None if self.gather else ranks(rows)
         if not self.gather:
             assert rank is not None

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from toprune.budget import Lengths
 from toprune.errors import UserError
 from toprune.plan import Plan, Restore
@@ -142,6 +145,27 @@ def reduction(
         unpadded=dense / executed,
         padded=lengths.total * dense_macs(sizes, longest, plan.restore) / executed,
         paper=paper_dense / paper,
+    )
+
+
+def measured_reduction(
+    sizes: Sizes, restore: Restore, entering: NDArray[np.int64], *, max_length: int
+) -> Reduction:
+    """As `reduction`, of an adaptive plan: from the tokens (N, L) that entered each layer of each
+    example, because a length alone does not tell them."""
+    n, count = entering[:, 0], len(entering)
+
+    def macs(tokens: NDArray[np.int64]) -> int:
+        sums, squares = tokens.sum(0).tolist(), (tokens**2).sum(0).tolist()
+        return total_macs(sizes, sums, squares, examples=count, restore=restore)
+
+    dense = macs(np.repeat(n[:, None], sizes.layers, 1))
+    paper = sum(paper_macs(sizes, [int(m)] * sizes.layers) for m in n)
+    executed = macs(entering)
+    return Reduction(
+        unpadded=dense / executed,
+        padded=count * dense_macs(sizes, max_length, restore) / executed,
+        paper=paper / sum(paper_macs(sizes, row) for row in entering.tolist()),
     )
 
 

@@ -1,6 +1,6 @@
 """What a torch model says over a set."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toprune.attachment import attach, detach
+from toprune.attachment import attach, attached, detach
 from toprune.batching import in_batches
 from toprune.encode import Collate, tokens_in
 from toprune.heads import ask, by_token
@@ -38,6 +38,27 @@ def answers_of(
             advance(len(rows))
     model.train(training)
     return out
+
+
+def entering(
+    model: Any, plan: Plan, batches: Iterable[tuple[Any, dict[str, Tensor]]]
+) -> np.ndarray:
+    """(N, L): tokens that enter each layer of each example under the plan, counted as it runs, in
+    the order of the batches; leaves the model without a plan."""
+    training = model.training
+    attach(model.eval(), plan)
+    found = []
+    try:
+        with torch.inference_mode():
+            for _, batch in batches:
+                model.base_model(**{k: v for k, v in batch.items() if k != "labels"})
+                run = attached(model)
+                assert run is not None
+                at = [tokens for tokens in run.at[: run.last + 1] if tokens is not None]
+                found.append(torch.stack([tokens.alive.sum(1) for tokens in at], 1))
+    finally:
+        detach(model).train(training)
+    return torch.cat(found).numpy(force=True)
 
 
 def said_to(

@@ -39,9 +39,15 @@ class Step:
 
     layer: int
     keep: Fraction
+    # Of these only tokens that score as much: how many stay then depends on the text.
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         keep = self.keep
+        _require(
+            self.threshold is None or math.isfinite(self.threshold),
+            f"a threshold of {self.threshold} is no number",
+        )
         _require(
             isinstance(keep, Fraction),  # pyright: ignore[reportUnnecessaryIsInstance]
             f"keep must be a Fraction like Fraction(37, 50), not {keep!r}",
@@ -114,6 +120,10 @@ class Plan:
             all(a >= b for a, b in pairwise(keeps)),
             f"keep ratios must not grow over the layers: {', '.join(map(str, keeps))}",
         )
+        _require(
+            self.score == "received" or not self.adaptive,
+            f"a threshold is of attention received; score {self.score} has none",
+        )
 
     def _check_probe(self) -> None:
         if self.probe is None:
@@ -131,9 +141,14 @@ class Plan:
         _require(all(map(math.isfinite, self.probe)), "the probe is not finite; fit it anew")
         object.__setattr__(self, "probe", tuple(map(float, self.probe)))  # numpy's are not JSON
 
+    @property
+    def adaptive(self) -> bool:
+        """Does the number of tokens depend on more than the length of a text?"""
+        return any(step.threshold is not None for step in self.steps)
+
     def keep(self, step: Step, n: int, held: int = 0) -> int:
         """Tokens alive after `step` in an example that came with n, `held` of them protected (see
-        `held_tokens`): integer arithmetic only."""
+        `held_tokens`): integer arithmetic only. With a threshold, the most that can be."""
         share = -(-n * step.keep.numerator // step.keep.denominator)  # ceil
         return min(n, max(share, self.min_tokens, held))
 
@@ -157,7 +172,11 @@ class Plan:
 
     def to_json(self) -> str:
         """One line per field: readable beside a probe of hundreds of numbers, and diffs well."""
-        steps = [{"layer": step.layer, "keep": str(step.keep)} for step in self.steps]
+        steps = [
+            {"layer": step.layer, "keep": str(step.keep)}
+            | ({} if step.threshold is None else {"threshold": step.threshold})
+            for step in self.steps
+        ]
         fields = {"schema": self.schema} | vars(self) | {"steps": steps}
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -173,7 +192,9 @@ class Plan:
         _check_fields(data, _FIELDS, "the plan")
         for step in data["steps"]:
             _check_fields(step, _STEP_FIELDS, "a step")
-        data["steps"] = tuple(Step(s["layer"], _ratio(s["keep"])) for s in data["steps"])
+        data["steps"] = tuple(
+            Step(s["layer"], _ratio(s["keep"]), s.get("threshold")) for s in data["steps"]
+        )
         data["protect"] = _numbers(data.get("protect", []), "protect", (int,))
         if data.get("probe") is not None:
             probe = _numbers(data["probe"], "probe", (int, float))
@@ -209,7 +230,10 @@ class Plan:
             lines.append(f"  the first text stays: all up to the first token {self.protect_until}")
         for step in self.steps:
             share = f"{float(step.keep):.1%}"
-            lines.append(f"  layer {step.layer + 1:2d} keeps {share:>6} of the original tokens")
+            line = f"  layer {step.layer + 1:2d} keeps {share:>6} of the original tokens"
+            if step.threshold is not None:
+                line += f" at most, those that score {step.threshold:.5f} or more"
+            lines.append(line)
         return "\n".join(lines if self.steps else [*lines, "  every token stays in every layer"])
 
 
@@ -246,8 +270,20 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "restore": (str,),
     "provenance": (dict,),
 }
-_OPTIONAL = {"probe", "protect", "protect_until", "min_tokens", "restore", "provenance"}
-_STEP_FIELDS: dict[str, tuple[type, ...]] = {"layer": (int,), "keep": (str,)}
+_OPTIONAL = {
+    "probe",
+    "protect",
+    "protect_until",
+    "min_tokens",
+    "restore",
+    "provenance",
+    "threshold",
+}
+_STEP_FIELDS: dict[str, tuple[type, ...]] = {
+    "layer": (int,),
+    "keep": (str,),
+    "threshold": (float, NoneType),
+}
 
 
 def _check_schema(schema: Any) -> None:

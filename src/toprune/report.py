@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toprune.budget import Lengths
-from toprune.cost import reduction
+from toprune.cost import measured_reduction, reduction
 from toprune.data import Examples
 from toprune.intervals import paired, with_intervals
 from toprune.plan import Plan
@@ -75,8 +75,10 @@ def _about(task: Task, examples: Examples) -> dict[str, Any]:
     }
 
 
-def kept_per_layer(plan: Plan, lengths: Lengths) -> list[int]:
-    """Tokens that enter each layer, of a text of mean length."""
+def kept_per_layer(plan: Plan, lengths: Lengths, counts: np.ndarray | None = None) -> list[int]:
+    """Tokens that enter each layer, of a text of mean length; or as counted, in the mean."""
+    if counts is not None:
+        return [round(mean) for mean in counts.mean(0).tolist()]
     held = sum(held * many for _, held, many in lengths.rows) / lengths.total
     return plan.lengths(round(lengths.mean), round(held))
 
@@ -89,15 +91,20 @@ def prune_report(
     rows: "Sequence[Row]",
     said: "tuple[Sequence[np.ndarray], Sequence[np.ndarray]]",
     max_length: int,
+    counts: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Asked, expected, executed; dense and pruned side by side on what training never saw: what
-    each said, and the task with the settings that suit it."""
+    each said, and the task with the settings that suit it. `counts` (N, L) of an adaptive plan:
+    what was executed of these texts."""
     from toprune.families import sizes_of
     from toprune.stages import settings_of as run_settings
 
     sizes = sizes_of(job.model)
     longest = max(max_length, job.lengths.max)
-    done = reduction(sizes, outcome.plan, job.lengths, max_length=longest, cut=job.cut)
+    if counts is not None:
+        done = measured_reduction(sizes, outcome.plan.restore, counts, max_length=longest)
+    else:
+        done = reduction(sizes, outcome.plan, job.lengths, max_length=longest, cut=job.cut)
     read = job.lengths if job.cut is None else job.lengths.cut(job.cut)
     task, tuned = tasks
     report: dict[str, Any] = _about(tuned, held_out) | {
@@ -108,7 +115,7 @@ def prune_report(
             "executed": vars(done),
         },
         "agreement": tuned.agreement(*said, rows, held_out),
-        "kept_per_layer": kept_per_layer(outcome.plan, read),
+        "kept_per_layer": kept_per_layer(outcome.plan, read, counts),
         "lengths": job.lengths.to_json(),
         "log": outcome.log,
         "provenance": {"method": job.method.NAME, "settings": run_settings(job)} | environment(),

@@ -32,6 +32,7 @@ from toprune.schedule import geometric, largest_reduction, repair
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.teacher import DONE, Teacher, teach
+from toprune.thresholds import meet
 
 PROBE_TEXTS = 512
 CALIBRATION_TEXTS = 256
@@ -127,6 +128,9 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     outcome = job.method.learn(job, resume=resume)
     if job.training.hard_epochs > 0:
         outcome.log += _hard(job, outcome.plan, resume=resume)
+        if outcome.plan.adaptive:  # other weights, other scores
+            texts = job.some(CALIBRATION_TEXTS)
+            outcome.plan = meet(job.model, outcome.plan, texts, job.budget)
     detach(job.model)
     return outcome
 

@@ -161,8 +161,8 @@ class PackedRun:
     def _drop_by_attention(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """Early drop: only the surviving queries meet the values."""
         p, v = self._probabilities(module, i, x), self._value(module, i, x)
-        layout, rank = self.layout, self._rank(self._attended(p))
-        new = Layout.of(self._kept(step))
+        layout, scores = self.layout, self._attended(p)
+        rank, new = self._rank(scores), Layout.of(self._kept(step, scores))
         kept = rank[:, : new.size]  # (B, K')
         heads = torch.arange(p.shape[0] * self.heads).view(-1, self.heads, 1)  # (B, H, 1)
         rows = heads * layout.size + kept.unsqueeze(1)  # (B, H, K')
@@ -192,11 +192,13 @@ class PackedRun:
         state = self._after(module, p @ self._value(module, i, x), self.layout, x)
         states = self.family.feed_forward(module, state)
         self.left.append((states, self.index))
-        old, new = self.layout, Layout.of(self._kept(step))
+        old = self.layout
         if self.sorted:
+            new = Layout.of(self._kept(step))
             return self._move(states, old.at[:, : new.size], new)
         self.sorted = self.plan.score in ONCE
-        rank = self._rank(self._known(state) if self.sorted else self._attended(p))
+        scores = self._known(state) if self.sorted else self._attended(p)
+        rank, new = self._rank(scores), Layout.of(self._kept(step, scores))
         return self._move(states, old.first.unsqueeze(1) + rank[:, : new.size], new)
 
     # The parts of these.
@@ -284,18 +286,27 @@ class PackedRun:
         key = torch.where(_range(layout.size) == 0, torch.inf, key)
         return key.topk(key.shape[1], dim=1).indices
 
-    def _kept(self, step: Step) -> Tensor:
-        """(B,): ceil(keep * n) in integers, within the plan's limits."""
+    def _kept(self, step: Step, scores: Tensor | None = None) -> Tensor:
+        """(B,): ceil(keep * n) in integers, within the plan's limits, and of these those whose
+        score (B, K), the attention received in sum, is in the mean at the threshold or above."""
         ratio = step.keep
         k = self.n * ratio.numerator + (ratio.denominator - 1)
         k = torch.div(k, ratio.denominator, rounding_mode="trunc")
-        k = k.clamp_min(self.plan.min_tokens)
+        k, layout = k.clamp_min(self.plan.min_tokens), self.layout
         if self.protected is not None:
-            layout = self.layout
             held = self.protected[layout.at] & layout.alive
             others = held.sum(1) + (~held[:, 0]).long()  # the first token stays, protected or not
             k = torch.maximum(k, others)
-        return torch.minimum(k, self.n)
+        k = torch.minimum(k, layout.k)  # an adaptive step may have left less than this one allows
+        if step.threshold is None:
+            return k
+        assert scores is not None
+        queries = layout.k.unsqueeze(1).to(scores.dtype)
+        high = (scores / (self.heads * queries) >= step.threshold) | (_range(layout.size) == 0)
+        if self.protected is not None:
+            high = high | self.protected[layout.at]
+        enough = (high & layout.alive).sum(1).clamp_min(self.plan.min_tokens)
+        return torch.minimum(k, enough)
 
     def _move(self, x: Tensor, rows: Tensor, new: Layout) -> Tensor:
         """Go on with the packed rows (B, K') where `new` has places for them."""

@@ -37,18 +37,25 @@ class _Watched(Follow):
         super().begin()
         self.gap = float("inf")
         self.ranked: Tensor | None = None  # (B, K) scores from best to worst
+        self.threshold: float | None = None  # of the step that is being decided
 
     def scores(self, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
         scores = super().scores(state, received, tokens)
         free = scores.masked_fill(~tokens.alive, torch.nan)
         spread = (free - free.nanmean(1, keepdim=True)).square().nanmean(1, keepdim=True)
         rows = order(scores, tokens)
-        self.ranked = take(scores / spread.sqrt().clamp_min(1e-12), rows)
+        unit = spread.sqrt().clamp_min(1e-12)
+        self.ranked = take(scores / unit, rows)
+        if self.threshold is not None:
+            near = ((scores - self.threshold) / unit).abs().masked_fill(~tokens.alive, torch.inf)
+            self.gap = min(self.gap, float(near.min()))
         return scores
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
+        if layer in self.steps:
+            self.threshold = self.steps[layer].threshold
         drop = super().decide(layer, state, received, tokens)
         if drop is not None and self.ranked is not None:
             before, after = tokens.alive.sum(1), drop.tokens.alive.sum(1)

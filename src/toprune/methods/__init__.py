@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from toprune.errors import UserError
+from toprune.methods.ltp import Ltp
 from toprune.methods.plain import Calibrate, Random, Truncate
 from toprune.methods.power_bert import PowerBert
 from toprune.methods.spatten import SpAtten
@@ -13,7 +14,7 @@ from toprune.methods.top import Top
 from toprune.stages import Method
 
 METHODS: dict[str, Any] = {
-    kind.NAME: kind for kind in (Top, PowerBert, SpAtten, Calibrate, Random, Truncate)
+    kind.NAME: kind for kind in (Top, PowerBert, Ltp, SpAtten, Calibrate, Random, Truncate)
 }
 
 

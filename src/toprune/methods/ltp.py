@@ -1,0 +1,175 @@
+"""LTP (KDD'22): learned token pruning, by a threshold in every layer.
+
+Read beside the paper. A token stays while the attention that it receives (mean over heads and
+queries) is at least the layer's threshold, so easy and long texts lose more tokens than others. In
+the soft stage a state is multiplied by sigmoid((score - theta_l) / tau), and lambda * sum_l
+mean(mask) pushes the thresholds up; then they are frozen and the weights are trained with the
+others truly gone.
+
+Ours: scores are divided by the live queries, not by the padded length, so that thresholds mean the
+same whatever the padding; the first token never leaves; lambda follows the budget, as in
+`power_bert.py`; and one factor of all thresholds is bisected until the texts execute the budget on
+average, after either stage, because weights that move let scores move.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from toprune.attachment import Drop
+from toprune.budget import Budget, Lengths
+from toprune.cost import Sizes, expected_share
+from toprune.families import sizes_of
+from toprune.plan import Plan, Restore, Score, Step
+from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
+from toprune.thresholds import meet
+from toprune.tokens import Tokens
+
+LAMBDA = 0.1  # at the start: what its README gives
+GAIN = 1.0  # change of log lambda in a step, for every 1.0 that the sparsity is off its target
+MOST = 1.0  # lambda: beyond, the weights would learn to please it and nothing else
+LEAST = 1e-5  # of a threshold
+RECENT = 0.1  # weight of the last batch in what is known of recent ones
+
+
+@dataclass(frozen=True)
+class Ltp:
+    # The line of starting thresholds: zero at layer 0, so much after the last. The paper's .01 is
+    # the mean score in a text of a hundred tokens; None: one over the mean length of these texts.
+    final: float | None = None
+    temperature: float = 0.1  # tau, in units of `final` (the paper: 1e-4 to 2e-3)
+    first: int = 0  # first layer that may prune
+
+    NAME: ClassVar[str] = "ltp"
+    SCORES: ClassVar[tuple[Score, ...]] = ("received",)
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        sizes = sizes_of(job.model)
+        selector = Thresholds(self, sizes, job.lengths, job.budget, job.restore)
+
+        def met() -> Plan:
+            return meet(
+                job.model, selector.plan(job.blank()), job.some(CALIBRATION_TEXTS), job.budget
+            )
+
+        if job.training.soft_epochs == 0:
+            return Outcome(met(), None, [])
+
+        def begin() -> "SoftThreshold":
+            return SoftThreshold(selector, job.protect, job.protect_until, job.restore)
+
+        def end(policy: "SoftThreshold") -> tuple[Plan, float]:
+            return met(), 1 / (1 - float(selector.sparsity()))
+
+        return soft_stage(job, begin, end, resume=resume)
+
+
+class Thresholds(nn.Module):
+    """theta_l = final * l / L + delta_l, and the coefficient that holds them to the budget."""
+
+    rank_weight: ClassVar[float] = 0.0  # nobody distils a ranking here
+
+    def __init__(
+        self,
+        settings: Ltp,
+        sizes: Sizes,
+        lengths: Lengths,
+        budget: Budget,
+        restore: Restore = "none",
+    ):
+        super().__init__()
+        self.settings, self.sizes, self.lengths = settings, sizes, lengths
+        self.restore: Restore = restore
+        layers = torch.arange(settings.first, sizes.layers - 1)
+        self.final = 1 / lengths.mean if settings.final is None else settings.final
+        self.base: Tensor
+        self.register_buffer("base", self.final * layers / sizes.layers)  # (P,)
+        self.delta = nn.Parameter(torch.zeros(len(layers)))
+        self.log_lambda: Tensor
+        self.register_buffer("log_lambda", torch.tensor(LAMBDA).log())
+        self.shares: Tensor
+        self.register_buffer("shares", torch.ones(len(layers)))  # alive after each, recently
+        self.sparsity_target = budget.sparsity
+        self.progress = 1.0  # share of the warm-up that is over; the trainer moves it
+        self.kept: list[Tensor] = []  # this pass: mean soft mask of each layer
+        self.SPAN = self.final  # how far a threshold has to move
+
+    def thresholds(self) -> Tensor:
+        return (self.base + self.delta).clamp_min(LEAST)
+
+    def masks(self) -> list[nn.Parameter]:
+        return [self.delta]
+
+    def multipliers(self) -> list[nn.Parameter]:
+        return []
+
+    def told(self) -> dict[str, Tensor]:
+        """For the log."""
+        return {"lambda": self.log_lambda.exp()}
+
+    def target(self) -> float:
+        return self.sparsity_target * min(1.0, self.progress)
+
+    def sparsity(self) -> Tensor:
+        """Share of real FLOPs that recent texts would have saved."""
+        ratios = [1.0] * self.settings.first + self.shares.tolist()
+        share = expected_share(self.sizes, ratios, self.lengths, self.restore)
+        return 1 - torch.as_tensor(share)
+
+    def penalty(self) -> Tensor:
+        """lambda * sum_l mean(mask_l); lambda moves on the way."""
+        with torch.no_grad():
+            self.log_lambda += GAIN * (self.target() - self.sparsity())
+            self.log_lambda.clamp_(max=math.log(MOST))
+        return self.log_lambda.exp() * torch.stack(self.kept).sum()
+
+    def plan(self, blank: Plan) -> Plan:
+        steps = (
+            Step(i + self.settings.first, Fraction(1), float(theta))
+            for i, theta in enumerate(self.thresholds().tolist())
+        )
+        return replace(blank, steps=tuple(steps))
+
+
+class SoftThreshold:
+    """The policy of the soft stage: every token stays, its state multiplied by how surely."""
+
+    def __init__(
+        self,
+        selector: Thresholds,
+        protect: tuple[int, ...] = (),
+        protect_until: int | None = None,
+        restore: Restore = "none",
+    ):
+        self.selector = selector
+        self.protect, self.protect_until = protect, protect_until
+        self.restore: Restore = restore
+
+    def begin(self) -> None:
+        self.selector.kept = []
+
+    def scored(self, layer: int) -> bool:
+        return self.selector.settings.first <= layer < self.selector.sizes.layers - 1
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        if not self.scored(layer):
+            return None
+        assert received is not None
+        selector, at = self.selector, layer - self.selector.settings.first
+        above = (received - selector.thresholds()[at]) / selector.final
+        mask = (above / selector.settings.temperature).sigmoid().masked_fill(tokens.protected, 1.0)
+        live = tokens.alive.to(mask)
+        selector.kept.append((mask * live).sum() / live.sum())
+        # who has passed every threshold so far
+        passed = mask.detach() if tokens.total is None else tokens.total * mask.detach()
+        with torch.no_grad():
+            share = (passed * live).sum() / live.sum()
+            selector.shares[at] += RECENT * (share - selector.shares[at])
+        return Drop(None, replace(tokens, total=passed), mask)
