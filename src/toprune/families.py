@@ -162,12 +162,19 @@ _ALBERT = _bert(
 # -- MPNet: a bias by relative position, the same in every layer ---------------------------------
 
 
+def _mpnet_tables(base: Base, _: Layer) -> Tensor:
+    """(H, 2 P - 1): the bias of every distance from 1 - P to P - 1."""
+    most = base.config.max_position_embeddings
+    apart = torch.arange(1 - most, most, device=base.device)
+    buckets = base.encoder.relative_position_bucket(apart)
+    return base.encoder.relative_attention_bias(buckets).T
+
+
 def _mpnet_bias(
-    base: Any, _: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
+    table: Tensor, _: Layer, q: Tensor, k: Tensor, where_q: Tensor, where_k: Tensor
 ) -> Tensor:
     apart = where_k.unsqueeze(1) - where_q.unsqueeze(2)  # (B, Q, K)
-    buckets = base.encoder.relative_position_bucket(apart)
-    return base.encoder.relative_attention_bias(buckets).permute(0, 3, 1, 2)
+    return table[:, apart + table.shape[1] // 2].transpose(0, 1)
 
 
 _MPNET = _bert(
@@ -178,6 +185,7 @@ _MPNET = _bert(
         x.attention.dropout(x.attention.attn.o(context)) + residual
     ),
     bias=_mpnet_bias,
+    tables=_mpnet_tables,
     returns=lambda state: (state,),
     positions=lambda c: c.max_position_embeddings - 2,  # whatever its padding token is
 )

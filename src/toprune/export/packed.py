@@ -75,7 +75,11 @@ class PackedRun:
                 own[layer] = (_scaled(q, scale), _scaled(k), _scaled(v))
         self.projections = list(own.values())
         with torch.no_grad():  # here, outside the trace: constants of the graph
-            self.tables = {layer: self.family.tables(self.base, layer) for layer in own}
+            self.tables: dict[Layer, Any] = {}
+            for layer in own:  # one constant where layers share a table: runtimes then share more
+                made = self.family.tables(self.base, layer)
+                equal = (old for old in self.tables.values() if _same(old, made))
+                self.tables[layer] = next(equal, made)
         self.queries = [own[layer][0] for layer in layers]
         self.keys = [own[layer][1] for layer in layers]
         self.values = [own[layer][2] for layer in layers]
@@ -318,6 +322,10 @@ class PackedRun:
         self.index, self.where = self.index[packed], self.where[packed]
         self.layout = new
         return x[packed]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
 
 def _range(size: Any) -> Tensor:
