@@ -125,12 +125,15 @@ def reduction(
     *,
     max_length: int | None = None,
     cut: int | None = None,
+    before: Sizes | None = None,
 ) -> Reduction:
     """Ratios of sums over the histogram (what a server pays), not means of ratios.
 
     `max_length` is what inputs would be padded to; the longest example unless given. `cut`: texts
-    lose what is beyond so many tokens before the pruned model reads them.
+    lose what is beyond so many tokens before the pruned model reads them. `before`: the dense
+    model's sizes, if the pruned one has others.
     """
+    stock = before or sizes
     read = lengths if cut is None else lengths.cut(cut)
     longest = lengths.max if max_length is None else max_length
     if longest < lengths.max:
@@ -138,12 +141,12 @@ def reduction(
             f"max_length {longest} is below the longest example ({lengths.max}); raise it"
         )
     executed = sum(many * executed_macs(sizes, plan, n, h) for n, h, many in read.rows)
-    dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
+    dense = sum(many * dense_macs(stock, n, plan.restore) for n, many in lengths.counts)
     paper = sum(many * paper_macs(sizes, plan.lengths(n, h)) for n, h, many in read.rows)
-    paper_dense = sum(many * paper_macs(sizes, [n] * sizes.layers) for n, many in lengths.counts)
+    paper_dense = sum(many * paper_macs(stock, [n] * stock.layers) for n, many in lengths.counts)
     return Reduction(
         unpadded=dense / executed,
-        padded=lengths.total * dense_macs(sizes, longest, plan.restore) / executed,
+        padded=lengths.total * dense_macs(stock, longest, plan.restore) / executed,
         paper=paper_dense / paper,
     )
 

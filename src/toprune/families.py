@@ -478,6 +478,22 @@ def family_named(config: Any) -> Family:
     return family
 
 
+def keep_layers(model: Any, kept: Sequence[int]) -> None:
+    """Take the other layers out of the model, for good: an ordinary, shallower one is left."""
+    family, config = family_of(model), model.config
+    layers = list(family.layers(model.base_model))
+    if len({id(layer) for layer in layers}) < len(layers):
+        raise UserError(f"{family.name} computes one layer many times; there is none to take out")
+    holders = (m for m in model.base_model.modules() if isinstance(m, torch.nn.ModuleList))
+    holder = next(m for m in holders if len(m) == len(layers) and m[0] is layers[0])
+    for i in reversed(range(len(layers))):
+        if i not in kept:
+            del holder[i]
+    config.num_hidden_layers = len(kept)
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = [config.layer_types[i] for i in kept]
+
+
 def sizes_of(model: Any) -> Sizes:
     return family_of(model).sizes(model.config)
 

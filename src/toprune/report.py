@@ -104,7 +104,9 @@ def prune_report(
     if counts is not None:
         done = measured_reduction(sizes, outcome.plan.restore, counts, max_length=longest)
     else:
-        done = reduction(sizes, outcome.plan, job.lengths, max_length=longest, cut=job.cut)
+        done = reduction(
+            sizes, outcome.plan, job.lengths, max_length=longest, cut=job.cut, before=job.before
+        )
     read = job.lengths if job.cut is None else job.lengths.cut(job.cut)
     task, tuned = tasks
     report: dict[str, Any] = _about(tuned, held_out) | {

@@ -19,6 +19,7 @@ from toprune.attachment import Policy, attach, attach_policy, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget, Lengths
 from toprune.calibrate import MOVES, calibrate
+from toprune.cost import Sizes
 from toprune.encode import Collate
 from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
@@ -49,8 +50,8 @@ class Method(Protocol):
     STAGES: ClassVar[tuple[Stage, ...]]  # that train; one alone gets the epochs of both
 
     @property
-    def first(self) -> int:
-        """The first layer that may prune, counted from zero."""
+    def first(self) -> int | None:
+        """The first layer that may prune, counted from zero; None: no layer drops tokens."""
         ...
 
     def learn(self, job: "Job", *, resume: bool) -> "Outcome":
@@ -77,6 +78,7 @@ class Job:
     min_tokens: int = 2
     cut: int | None = None  # tokens after which texts end for the student
     short: Sequence[dict[str, Any]] | None = None  # features of the texts that are cut there
+    before: Sizes | None = None  # of the dense model, where the method takes layers out of it
 
     @property
     def read(self) -> Sequence[dict[str, Any]]:
@@ -147,6 +149,8 @@ def shared_out(training: Training, stages: tuple[Stage, ...]) -> Training:
 def check_reach(job: Job) -> None:
     """Say at once when no plan of this model can meet the budget."""
     sizes, first = sizes_of(job.model), job.method.first
+    if first is None:
+        return
     if not 0 <= first <= sizes.layers - 2:
         raise UserError(f"the first prunable layer must be in 0..{sizes.layers - 2}, not {first}")
     most = largest_reduction(sizes, job.lengths, first, job.min_tokens, job.restore, job.score)
@@ -193,7 +197,12 @@ def _counted(batches: Sequence[dict[str, Tensor]], advance: Any) -> Any:
 
 
 def taught(job: Job) -> Collate:
-    """Batches with the dense model's words; the first call needs that model."""
+    """Batches with the dense model's words."""
+    return Collate(job.tokenizer, teacher_of(job).extras)
+
+
+def teacher_of(job: Job) -> Teacher:
+    """The dense model's words; the first call needs that model."""
     folder, probes = job.work / "teacher", probes_of(job)
 
     def compute() -> None:
@@ -203,7 +212,7 @@ def taught(job: Job) -> Collate:
             words.save(folder)
 
     _once(folder / DONE, compute)
-    return Collate(job.tokenizer, Teacher.load(folder).extras)
+    return Teacher.load(folder)
 
 
 def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
@@ -211,7 +220,7 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
     path, probes = job.work / "calibrated.json", probes_of(job)
 
     def compute() -> None:
-        sizes, least = sizes_of(job.model), job.method.first
+        sizes, least = sizes_of(job.model), job.method.first or 0
         starts: list[Plan] = []
         for first in range(least, min(least + 3, sizes.layers - 1)):
             for last in (None, first):  # a little in every layer, or all at once

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from toprune.errors import UserError
+from toprune.methods.drop_layers import DropLayers
 from toprune.methods.ltp import Ltp
 from toprune.methods.plain import Calibrate, Random, Truncate
 from toprune.methods.power_bert import PowerBert
@@ -14,7 +15,8 @@ from toprune.methods.top import Top
 from toprune.stages import Method
 
 METHODS: dict[str, Any] = {
-    kind.NAME: kind for kind in (Top, PowerBert, Ltp, SpAtten, Calibrate, Random, Truncate)
+    kind.NAME: kind
+    for kind in (Top, PowerBert, Ltp, SpAtten, Calibrate, Random, Truncate, DropLayers)
 }
 
 

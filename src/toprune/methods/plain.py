@@ -48,7 +48,10 @@ class Truncate:
     NAME: ClassVar[str] = "truncate"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
-    first: ClassVar[int] = 0
+
+    @property
+    def first(self) -> None:
+        return None
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         return Outcome(job.blank(), None, [])
