@@ -217,7 +217,7 @@ def prune(
     )
     read = tests
     if isinstance(method, Truncate):
-        limit, read = _cut(job, train_set, held_out)
+        read = _cut(job, train_set, held_out)
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
     with _place(out) as folder, workplace(folder, resume=resume) as work:
@@ -232,7 +232,7 @@ def prune(
         outcome = run(job, resume=resume)
         attach(student, outcome.plan)
         pruned = answers_of(student, kind, read, Collate(tokenizer), "evaluating pruned")
-        tuned = _tuned(student, kind, tokenizer, train_set, limit)
+        tuned = _tuned(student, kind, tokenizer, train_set, job.cut or limit)
         detach(student)
         said, counts = (dense, pruned), _counts(student, outcome.plan, read, tokenizer)
         report = prune_report(
@@ -460,15 +460,15 @@ def _score(method: Method, asked: Score | None, recipe: Recipe) -> Score:
     return asked
 
 
-def _cut(job: Job, train_set: Examples, held_out: Examples) -> tuple[int, Sequence[dict[str, Any]]]:
-    """Give the job its short texts; returns their limit, and the held-out texts as short."""
+def _cut(job: Job, train_set: Examples, held_out: Examples) -> Sequence[dict[str, Any]]:
+    """Give the job its short texts; returns the held-out ones as short."""
     if job.task.whole or len(job.features) != len(train_set):
         raise UserError("truncation leaves tokens without an answer; it is for one answer a text")
     job.cut = cut_for(sizes_of(job.model), job.blank(), job.lengths, job.budget)
     job.short, short = (
         _encode(job.model, job.tokenizer, job.task, e, job.cut) for e in (train_set, held_out)
     )
-    return job.cut, short
+    return short
 
 
 def _counts(

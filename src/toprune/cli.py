@@ -147,7 +147,10 @@ def prune(
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
     method: Annotated[
-        str, typer.Option(help="top, power_bert, spatten, calibrate or random; see docs/methods.md")
+        str,
+        typer.Option(
+            help="top, power_bert, ltp, lat, spatten, calibrate, random, truncate or drop_layers."
+        ),
     ] = "top",
     score: Annotated[
         Literal["probe", "received"] | None,
@@ -198,7 +201,7 @@ def prune(
         bool | None,
         typer.Option(
             "--protect-first/--no-protect-first",
-            help="Keep the whole first text of a pair; the task rank does so.",
+            help="Keep the whole first text of a pair; rank and answer do so.",
         ),
     ] = None,
     seed: o.Seed = 0,
@@ -267,6 +270,71 @@ def prune(
     )
     report = bundle.report
     tell(report | {"out": str(out)}, as_json, tables.pruned(report), f"The bundle is in {out}.")
+
+
+@app.command()
+def compare(
+    model: o.Model,
+    budgets: Annotated[str, typer.Option(help="All of them, like 2x,3x,4x.")],
+    out: Annotated[Path, typer.Option(help="Directory of a new comparison, or of this one.")],
+    data: o.TaskSource = None,
+    task: o.Task = "classify",
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    max_length: o.MaxLength = None,
+    stride: o.Stride = None,
+    no_answer: o.NoAnswer = None,
+    pooling: o.Pooling = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Like top,top:received,random; all if not given.")
+    ] = None,
+    epochs: Annotated[float, typer.Option(help="In all, the same for every method.")] = 5,
+    lr: o.Lr = 1e-4,
+    batch_size: o.BatchSize = 32,
+    protect_first: Annotated[
+        bool | None,
+        typer.Option("--protect-first/--no-protect-first", help="As toprune prune has it."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Every run once with each, like 0,1,2.")] = "0",
+    timed: Annotated[
+        bool, typer.Option("--time", help="Then export and time all; let nothing else run.")
+    ] = False,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Methods side by side: the same model, data, epochs and seeds; a table, a chart, and JSON.
+
+    Example: **toprune compare --model dense --data reviews.csv --methods top,power_bert,random
+    --budgets 2x,3x --out compared**
+
+    What is in --out already is not done again: the same command goes on after a stop, and more
+    methods, budgets and seeds may join later.
+    """
+    hush(debug)
+    from toprune.compare import compare as run
+    from toprune.fit import Training
+    from toprune.methods import METHODS
+
+    soft = soft_share(epochs, None)
+    report = run(
+        model,
+        _data(data, text, pair, label, max_length, skip_bad_rows),
+        list(METHODS) if methods is None else _several(methods),
+        _several(budgets),
+        out=out,
+        task=_task(task, model, stride=stride, no_answer=no_answer, pooling=pooling),
+        training=Training(
+            soft_epochs=soft, hard_epochs=epochs - soft, lr=lr, batch_size=batch_size
+        ),
+        seeds=_numbers("--seeds", seeds, "0,1,2"),
+        protect_first=protect_first,
+        timed=timed,
+        say=partial(typer.echo, err=True),
+    )
+    last = f"The comparison is in {out}: compare.md, compare.svg, compare.json, and the runs."
+    tell(report | {"out": str(out)}, as_json, tables.compared(report), last)
 
 
 @app.command()
@@ -441,7 +509,7 @@ def bench(
     report = race(
         bundle,
         texts=texts,
-        lengths=None if lengths is None else _lengths(lengths),
+        lengths=None if lengths is None else _numbers("--lengths", lengths, "128,256,512"),
         threads=threads,
         rounds=rounds,
         int8=not fp32,
@@ -522,11 +590,15 @@ def _columns(text: str | None, pair: str | None, label: str | None) -> Any:
     return Columns(text, pair, label)
 
 
-def _lengths(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--lengths {text!r} is not like 128,256,512") from None
+def _several(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(option: str, text: str, like: str) -> list[int]:
+    parts = _several(text)
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise UserError(f"{option} {text!r} is not like {like}")
+    return [int(part) for part in parts]
 
 
 def soft_share(epochs: float, asked: float | None, share: float = SOFT_SHARE) -> float:

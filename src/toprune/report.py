@@ -100,17 +100,21 @@ def prune_report(
     from toprune.stages import settings_of as run_settings
 
     sizes = sizes_of(job.model)
-    longest = max(max_length, job.lengths.max)
     if counts is not None:
-        done = measured_reduction(sizes, outcome.plan.restore, counts, max_length=longest)
+        done = measured_reduction(sizes, outcome.plan.restore, counts, max_length=max_length)
     else:
         done = reduction(
-            sizes, outcome.plan, job.lengths, max_length=longest, cut=job.cut, before=job.before
+            sizes,
+            outcome.plan,
+            job.lengths,
+            max_length=max_length,
+            cut=job.cut,
+            before=job.before,
         )
     read = job.lengths if job.cut is None else job.lengths.cut(job.cut)
     task, tuned = tasks
     report: dict[str, Any] = _about(tuned, held_out) | {
-        "max_length": max_length,
+        "max_length": job.cut or max_length,
         "budget": {
             "asked": job.budget.asked,
             "expected": outcome.expected,

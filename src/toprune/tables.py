@@ -1,5 +1,6 @@
 """Reports as tables for people. Layers count from one here, metrics are in points (times 100)."""
 
+from statistics import median
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -7,7 +8,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-Figure = dict[str, float]  # value, low, high; p where two models are compared
+from toprune.budget import Budget
+
+MISSED = 0.03  # of a budget: what is further off is told
+Figure = dict[str, float]  # value, and where known low, high; p where two models are compared
 
 AGREEMENT = {  # what `Task.agreement` says, times 100
     "classify": "Dense and pruned predict the same for {:.1f} % of them.",
@@ -112,6 +116,77 @@ def _times(report: dict[str, Any]) -> Table:
     return table
 
 
+def compared(report: dict[str, Any]) -> Group:
+    """What `compare` found: methods as rows, budgets as columns."""
+    header, *rows = _compared(report)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column(header[0], no_wrap=True)
+    for name in header[1:]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(cell.replace(" (", "\n(") for cell in row))
+    return Group(*map(Text, _about_compared(report)), table, *map(Text, _refusals(report)))
+
+
+def compared_markdown(report: dict[str, Any]) -> str:
+    """The same table for a page."""
+    header, *rows = _compared(report)
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+    refusals = "\n".join(f"- {line}" for line in _refusals(report))
+    return "\n\n".join(filter(None, [*_about_compared(report), table, refusals])) + "\n"
+
+
+def _compared(report: dict[str, Any]) -> list[list[str]]:
+    """The header and a row for each method: what the pruned model reaches, and how far that is from
+    the dense one."""
+    found = {(mean["name"], mean["budget"]): mean for mean in report["means"]}
+    names, budgets = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+    return [
+        ["method", *budgets],
+        *([name, *(_cell(found.get((name, budget))) for budget in budgets)] for name in names),
+    ]
+
+
+def _cell(mean: dict[str, Any] | None) -> str:
+    if mean is None:
+        return "-"  # not asked for
+    if "pruned" not in mean:
+        return "none, see below"
+    value, met = f"{100 * mean['pruned']['value']:.1f}", mean["executed"]["unpadded"]
+    is_met = abs(met / Budget.parse(mean["budget"]).reduction - 1) <= MISSED
+    at = "" if is_met else f" at {met:.2f}x"
+    return f"{value}{at} ({_figure(mean['difference'], sign='+')})"
+
+
+def _about_compared(report: dict[str, Any]) -> list[str]:
+    """What the figures are; and never one reduction without the other."""
+    done = [mean for mean in report["means"] if "pruned" in mean]
+    if not done:
+        return ["No method could be measured."]
+    seeds = max(mean["seeds"] for mean in done)
+    over = f", means over {seeds} seeds (also of the intervals' ends)" if seeds > 1 else ""
+    padded: dict[str, list[float]] = {}
+    for mean in done:
+        padded.setdefault(mean["budget"], []).append(mean["executed"]["padded"])
+    told = ", ".join(f"{median(x):.2f}x for {name}" for name, x in padded.items())
+    return [
+        f"{report['metric']} in points on {report['examples']} examples that training never saw, "
+        f"and in parentheses the difference to dense [with its 95 % interval]{over}. "
+        f"Dense: {_figure(report['dense'])}.",
+        "Budgets are of real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
+        f"({report['max_length']}) they are about {told}.",
+    ]
+
+
+def _refusals(report: dict[str, Any]) -> list[str]:
+    return [
+        f"{row['name']} at {row['budget']}, seed {row['seed']}: {row['error']}"
+        for row in report["rows"]
+        if "error" in row
+    ]
+
+
 def families(report: dict[str, Any]) -> Group:
     """What is supported for which tasks, why not where it is not, and what models these are."""
     table = Table(title="families", title_justify="left", box=SIMPLE_HEAD)
@@ -147,8 +222,8 @@ def _comparison(report: dict[str, Any]) -> Table:
 
 
 def _figure(figure: Figure, sign: str = "") -> str:
-    value, low, high = (f"{100 * figure[key]:{sign}.1f}" for key in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
+    told = [f"{100 * figure[key]:{sign}.1f}" for key in ("value", "low", "high") if key in figure]
+    return f"{told[0]} [{', '.join(told[1:])}]" if len(told) > 1 else told[0]
 
 
 def _agreement(report: dict[str, Any]) -> Text:

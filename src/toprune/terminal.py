@@ -27,7 +27,10 @@ class OneLine(TyperGroup):
             with warnings.catch_warnings():
                 code = super().main(words, *rest, **extra)
             if code == INTERRUPTED:
-                typer.echo("toprune: stopped; a training goes on with --resume", err=True)
+                typer.echo(
+                    "toprune: stopped; goes on with --resume, compare by itself",
+                    err=True,
+                )
         except Exception as error:
             line = line_of(error)
             if line is None:
