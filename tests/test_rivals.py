@@ -37,6 +37,7 @@ ACCURACY = {
     "lat": 0.9,
     "calibrate": 0.9,
     "random": 0.5,
+    "pool": 0.9,
     "truncate": 0.5,
     "drop_layers": 0.9,
 }

@@ -10,13 +10,13 @@ from executions import TASKS, check_executions
 from strategies import make_plan, pad, random_text
 from toprune.attachment import attach, attached, detach
 from toprune.plan import Score
-from toprune.tokens import by_place
+from toprune.tokens import by_place, groups, keep_merged, mask_merged, merge, start
 
 ROWS = [random_text(n, n) for n in (24, 17, 9, 3)]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("score", ["accumulated", "random"])
+@pytest.mark.parametrize("score", ["accumulated", "random", "pooled"])
 @pytest.mark.parametrize("task", ["classify", "answer", "embed restored"])
 def test_executions_agree(
     task: str, score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -26,6 +26,34 @@ def test_executions_agree(
     kind, outputs = TASKS[task]
     model = make_model(head=kind.HEAD, num_labels=outputs)
     check_executions(model, make_tokenizer(), kind, score, tmp_path / "bundle")
+
+
+def test_neighbours_become_their_mean() -> None:
+    """By hand: eight live tokens, the first alone, seven in three runs of three, two and two."""
+    tokens = start(torch.tensor([[1] * 8 + [0] * 2]))
+    place = groups(tokens, torch.tensor([4]), 4)
+    assert place.tolist() == [[0, 1, 1, 1, 2, 2, 3, 3, 4, 4]]
+    x = torch.arange(10.0).reshape(1, 10, 1)
+    assert merge(x, place, 4).flatten().tolist() == [0, 2, 4.5, 6.5]
+    kept = keep_merged(tokens, place, torch.tensor([4]), 4)
+    assert kept.index.tolist() == [[0, 1, 4, 6]]
+    assert kept.alive.all()
+    stands, masked = mask_merged(tokens, place, 4)
+    assert masked.alive[0].nonzero().flatten().tolist() == [0, 1, 4, 6]
+    assert merge(x, stands, 10)[0, [0, 1, 4, 6], 0].tolist() == [0, 2, 4.5, 6.5]
+
+
+def test_protected_tokens_are_not_pooled() -> None:
+    """The fourth of seven is held: it stays alone, and the others run past it."""
+    held = torch.tensor([[0, 0, 0, 1, 0, 0, 0]]).bool()
+    tokens = start(torch.ones(1, 7, dtype=torch.long), held)
+    place = groups(tokens, torch.tensor([4]), 4)
+    assert place.tolist() == [[0, 2, 2, 1, 2, 3, 3]]
+    kept = keep_merged(tokens, place, torch.tensor([4]), 4)
+    assert kept.index.tolist() == [[0, 3, 1, 5]]
+    assert kept.protected.tolist() == [[True, True, False, False]]
+    crowded = groups(tokens, torch.tensor([2]), 2)  # no room for anybody else
+    assert crowded.tolist() == [[0, 2, 2, 1, 2, 2, 2]]
 
 
 def test_accumulated_is_the_sum_over_layers_heads_and_live_queries() -> None:

@@ -22,8 +22,12 @@ from toprune.tokens import (
     Tokens,
     accumulate,
     by_place,
+    groups,
+    keep_merged,
     keep_top,
+    mask_merged,
     mask_top,
+    merge,
     order,
     ranks,
     restore,
@@ -40,6 +44,7 @@ class Drop:
     rows: Rows | None
     tokens: Tokens
     scale: Tensor | None = None
+    place: Tensor | None = None  # (B, K): rows are merged, each goes to this one of k, or nowhere
 
 
 class Policy(Protocol):
@@ -100,6 +105,13 @@ class Follow:
         alive = tokens.alive.sum(1)  # an adaptive step may have left less than this one allows
         return torch.minimum(k.clamp_min(self.plan.min_tokens).maximum(protected), alive)
 
+    def _pooled(self, tokens: Tokens, k: Tensor, size: int) -> Drop:
+        place = groups(tokens, k, size)
+        if self.gather:
+            return Drop(None, keep_merged(tokens, place, k, size), place=place)
+        stands, kept = mask_merged(tokens, place, size)
+        return Drop(None, kept, place=stands)
+
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
@@ -109,6 +121,8 @@ class Follow:
         if step is None:
             return None if tokens.total is None else Drop(None, tokens)
         k = self._share(step, tokens)
+        if self.plan.score == "pooled":
+            return self._pooled(tokens, k, int(k.max()))
         once = self.plan.score in ONCE
         if once and tokens.rank is not None:  # ranked at the first step already
             rank, rows = tokens.rank, state.shape[1]
@@ -251,6 +265,8 @@ def _kept(states: Tensor, drop: Drop | None) -> Tensor:
     """(B, K, D) -> (B, k, D)"""
     if drop is None:
         return states
+    if drop.place is not None:
+        return merge(states, drop.place, drop.tokens.alive.shape[1])
     kept = states if drop.rows is None else take(states, drop.rows)
     return kept if drop.scale is None else kept * drop.scale.unsqueeze(-1)
 

@@ -149,7 +149,8 @@ def prune(
     method: Annotated[
         str,
         typer.Option(
-            help="top, power_bert, ltp, lat, spatten, calibrate, random, truncate or drop_layers."
+            help="top, power_bert, ltp, lat, spatten, calibrate, random, truncate, pool or "
+            "drop_layers."
         ),
     ] = "top",
     score: Annotated[

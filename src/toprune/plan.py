@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 from toprune.errors import UserError
 
-Score = Literal["received", "probe", "accumulated", "random"]
+Score = Literal["received", "probe", "accumulated", "random", "pooled"]
+# The last is none: neighbours are averaged until as many rows are left, and nobody is chosen.
 Restore = Literal["none", "last", "zero"]  # of dropped tokens, for heads that read every one
 
 ONCE: tuple[Score, ...] = ("probe", "random")  # ranked at the first step, for good

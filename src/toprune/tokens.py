@@ -111,6 +111,52 @@ def gather_alive(tokens: Tokens) -> tuple[Tensor, Tokens]:
     )
 
 
+def groups(tokens: Tokens, k: Tensor, size: int) -> Tensor:
+    """(B, K): the place among k[b] where each row goes when neighbours are merged. Protected ones
+    come first, each alone; the others follow in runs of nearly equal length. The place `size` is
+    nowhere: for the dead, and for all others where the protected leave no room."""
+    held = tokens.alive & tokens.protected
+    free = tokens.alive & ~tokens.protected
+    alone, many = held.sum(1, keepdim=True), free.sum(1, keepdim=True)
+    runs = k[:, None] - alone
+    run = (free.cumsum(1) - 1) * runs // many.clamp_min(1)
+    place = torch.where(held, held.cumsum(1) - 1, alone + run)
+    return place.masked_fill(~(held | (free & (runs > 0))), size)
+
+
+def merge(x: Tensor, place: Tensor, size: int) -> Tensor:
+    """(B, K, D) -> (B, size, D): the mean of the rows that go to each place."""
+    sums = x.new_zeros(len(x), size + 1, x.shape[2])
+    sums = sums.scatter_add(1, place.unsqueeze(-1).expand_as(x), x)[:, :size]
+    many = x.new_zeros(len(x), size + 1).scatter_add(1, place, torch.ones_like(x[..., 0]))
+    return sums / many[:, :size, None].clamp_min(1)
+
+
+def keep_merged(tokens: Tokens, place: Tensor, k: Tensor, size: int) -> Tokens:
+    """Every merged row stands where the first of its members stood."""
+    last = tokens.index.amax(1, keepdim=True).expand(-1, size + 1)
+    first = last.scatter_reduce(1, place, tokens.index, "amin")[:, :size]
+    at = torch.arange(size, device=k.device).expand(len(k), -1)
+    held = (tokens.protected & tokens.alive).sum(1, keepdim=True)
+    return replace(
+        tokens,
+        index=first,
+        alive=at < k[:, None],
+        protected=at < held,
+        full=bool((k == size).all()),
+    )
+
+
+def mask_merged(tokens: Tokens, place: Tensor, size: int) -> tuple[Tensor, Tokens]:
+    """The simulation of `keep_merged`: (B, K) the row that stands for each row's group, its first
+    one, and the tokens of which only these are alive."""
+    nowhere = place.shape[1]
+    row = torch.arange(nowhere, device=place.device).expand_as(place)
+    first = row.new_full((len(place), size + 1), nowhere).scatter_reduce(1, place, row, "amin")
+    stands = first.gather(1, place).masked_fill(place == size, nowhere)
+    return stands, replace(tokens, alive=stands == row, full=False)
+
+
 def restore(buffer: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
     """Write the states (B, K, D) of live rows to their original places in the buffer (B, S, D)."""
     at = tokens.index.unsqueeze(-1).expand_as(states)

@@ -117,6 +117,8 @@ class PackedRun:
             return self._drop_after(module, i, x, step)
         if step is None:
             state = self._attend(module, i, x)
+        elif self.plan.score == "pooled":
+            state = self._pool(self._attend(module, i, x), step)
         elif self.plan.score not in ONCE:
             state = self._drop_by_attention(module, i, x, step)
         elif self.sorted:
@@ -197,6 +199,8 @@ class PackedRun:
         states = self.family.feed_forward(module, state)
         self.left.append((states, self.index))
         old = self.layout
+        if self.plan.score == "pooled":
+            return self._pool(states, step)
         if self.sorted:
             new = Layout.of(self._kept(step))
             return self._move(states, old.at[:, : new.size], new)
@@ -204,6 +208,40 @@ class PackedRun:
         scores = self._known(state) if self.sorted else self._attended(p)
         rank, new = self._rank(scores), Layout.of(self._kept(step, scores))
         return self._move(states, old.first.unsqueeze(1) + rank[:, : new.size], new)
+
+    def _pool(self, x: Tensor, step: Step) -> Tensor:
+        """Neighbours become their mean, as `tokens.groups` says; rows (N, D) to (N', D)."""
+        old, new = self.layout, Layout.of(self._kept(step))
+        numbers = torch.arange(old.k.shape[0]).unsqueeze(1).expand(old.alive.shape)
+        example = numbers.reshape(-1)[old.live]  # (N,)
+        held = _range(x.shape[0]) == old.first[example]
+        if self.protected is not None:
+            held = held | self.protected
+        ahead, alone = self._count(held, example)
+        number, many = self._count(~held, example)
+        runs, size = (new.k - alone)[example], many.clamp_min(1)[example]  # (N,)
+
+        def run(number: Tensor) -> Tensor:
+            return torch.div(number * runs, size, rounding_mode="trunc")
+
+        rows = new.live.shape[0]
+        place = new.first[example] + torch.where(held, ahead, alone[example] + run(number))
+        at = torch.where(held | (runs > 0), place, rows)  # (N,) the new row; past the last: nowhere
+        begins = (number == 0) | (run(number) > run(number - 1))
+        chosen = (held | (begins & (runs > 0))).nonzero().view(-1)  # who says where a group stands
+        packed = torch.zeros_like(new.live).index_put((at[chosen],), chosen)
+        sums = x.new_zeros(rows + 1, x.shape[1])
+        sums = sums.scatter_add(0, at.unsqueeze(1).expand(x.shape), x)[:-1]
+        share = x.new_zeros(rows + 1).scatter_add(0, at, torch.ones_like(x[:, 0]))[:-1]
+        self._follow(packed, new)
+        return sums / share.unsqueeze(1)
+
+    def _count(self, flags: Tensor, example: Tensor) -> tuple[Tensor, Tensor]:
+        """Of flagged rows: (N,) how many come before each row in its example, (B,) how many."""
+        until = flags.long().cumsum(0)
+        ends = torch.cat([torch.zeros_like(until[:1]), until])
+        start, end = ends[self.layout.first], ends[self.layout.first + self.layout.k]
+        return ends[:-1] - start[example], end - start
 
     # The parts of these.
 
@@ -315,13 +353,17 @@ class PackedRun:
     def _move(self, x: Tensor, rows: Tensor, new: Layout) -> Tensor:
         """Go on with the packed rows (B, K') where `new` has places for them."""
         packed = rows.reshape(-1)[new.live]
+        self._follow(packed, new)
+        return x[packed]
+
+    def _follow(self, packed: Tensor, new: Layout) -> None:
+        """Who the rows are from here on: those that were these."""
         if self.protected is not None:
             self.protected = self.protected[packed]
         if self.total is not None:
             self.total = self.total[packed]
         self.index, self.where = self.index[packed], self.where[packed]
         self.layout = new
-        return x[packed]
 
 
 def _same(one: Any, other: Any) -> bool:

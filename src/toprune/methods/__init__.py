@@ -7,8 +7,10 @@ from typing import Any
 
 from toprune.errors import UserError
 from toprune.methods.drop_layers import DropLayers
+from toprune.methods.lat import Lat
 from toprune.methods.ltp import Ltp
 from toprune.methods.plain import Calibrate, Random, Truncate
+from toprune.methods.pool import Pool
 from toprune.methods.power_bert import PowerBert
 from toprune.methods.spatten import SpAtten
 from toprune.methods.top import Top
@@ -16,7 +18,7 @@ from toprune.stages import Method
 
 METHODS: dict[str, Any] = {
     kind.NAME: kind
-    for kind in (Top, PowerBert, Ltp, SpAtten, Calibrate, Random, Truncate, DropLayers)
+    for kind in (Top, PowerBert, Ltp, Lat, SpAtten, Calibrate, Random, Truncate, Pool, DropLayers)
 }
 
 

@@ -1,0 +1,270 @@
+"""LAT, the Length-Adaptive Transformer (ACL'21): LengthDrop and an evolutionary search.
+
+Read beside the paper. *LengthDrop* trains one set of weights for all schedules: of every batch the
+full model learns what is to be said, then a few sub-models (random schedules, and the smallest:
+"sandwich") learn to say what the full one has just said. The *search* then looks among schedules,
+without training, for those that nobody beats in both MACs and answers. So one training serves any
+budget: the front is written to `front.json`, and the budget picks from it.
+
+Ours: lengths are shares of the text's own length, not of the padded maximum; the full pass learns
+from the dense model, as everywhere in this house; sub-models learn by KL(full || sub), where the
+published code has it reversed, and by MSE in regression, where that code gives them nothing; the
+smallest sub-model is at least as small as the budget asks. There is no LayerDrop: a layer that is
+left out of a sub-model is no token pruning. The search is judged by how far answers are from the
+dense model's on a few hundred training texts, not by the score on a reported set.
+
+The paper's 30 iterations are some 1800 passes over the development set. Two, as here, are 140 over
+256 texts, about five times what `calibrate` takes: minutes on a CPU.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toprune.attachment import Follow, attached
+from toprune.cost import expected_share, reduction
+from toprune.errors import UserError
+from toprune.evaluation import distance, said_to
+from toprune.families import sizes_of
+from toprune.fit import Learner
+from toprune.heads import ask
+from toprune.plan import Plan, Score, Step, notch, probe_of
+from toprune.processes import processes
+from toprune.progress import Advance, bar
+from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, probes_of, soft_stage
+from toprune.tasks import Task
+
+NEAREST = 8  # members of the front that are repaired to the budget and judged once more
+
+Gene = tuple[float, ...]  # (P,): of all tokens, the share that each layer from `first` on leaves
+
+
+@dataclass(frozen=True)
+class Lat:
+    first: int = 0  # first layer that may prune; by the probe, tokens are ranked there
+    drop: float = 0.2  # most that leaves in a layer while training; more where the budget is tight
+    sandwich: int = 2  # random sub-models in a batch, beside the full one and the smallest
+    population: int = 20  # constant-rate schedules that the search sets out from
+    mutations: int = 30  # in an iteration
+    crossovers: int = 30
+    mutation_rate: float = 0.5  # of each layer
+    iterations: int = 2
+
+    NAME: ClassVar[str] = "lat"
+    SCORES: ClassVar[tuple[Score, ...]] = ("received", "probe")
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft",)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.drop < 1:
+            raise UserError(f"LAT's drop is a share between 0 and 1, not {self.drop}")
+        if self.population < 1:
+            raise UserError(f"LAT's search needs a population, not one of {self.population}")
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        """LengthDrop, then the search; without epochs the search alone, on the dense model."""
+        schedules = Schedules(self, job)
+        if job.training.soft_epochs == 0:
+            return Outcome(schedules.best()[0], None, [])
+        return soft_stage(
+            job,
+            lambda: Follow(schedules.blank),
+            lambda _: schedules.best(),
+            resume=resume,
+            kind=partial(LengthDrop, submodels=schedules.submodels),
+        )
+
+    def children(self, genes: Sequence[Gene], rng: np.random.Generator) -> list[Gene]:
+        """Of one iteration; parents are drawn anew for each."""
+
+        def parent() -> Gene:
+            return genes[int(rng.integers(len(genes)))]
+
+        found = [mutated(parent(), self.mutation_rate, rng) for _ in range(self.mutations)]
+        return found + [crossed(parent(), parent()) for _ in range(self.crossovers)]
+
+
+def constant(rate: float, count: int) -> Gene:
+    """The same share of the survivors stays in every layer."""
+    return tuple(rate**i for i in range(1, count + 1))
+
+
+def drawn(drop: float, count: int) -> Gene:
+    """r_i ~ U[(1 - p) r_{i-1}, r_{i-1}], by torch's generator, which checkpoints know."""
+    return tuple((1 - drop * torch.rand(count)).cumprod(0).tolist())
+
+
+def mutated(gene: Gene, rate: float, rng: np.random.Generator) -> Gene:
+    """Each place, with that probability, anew between its neighbours."""
+    new = [1.0, *gene, 0.0]
+    for i in range(1, len(new) - 1):
+        if rng.random() < rate:
+            new[i] = rng.uniform(new[i + 1], new[i - 1])
+    return tuple(new[1:-1])
+
+
+def crossed(one: Gene, other: Gene) -> Gene:
+    return tuple((a + b) / 2 for a, b in zip(one, other, strict=True))
+
+
+def plan_of(blank: Plan, gene: Gene) -> Plan:
+    first = blank.n_layers - 1 - len(gene)
+    steps = tuple(Step(layer, notch(share)) for layer, share in enumerate(gene, first))
+    return replace(blank, steps=steps)
+
+
+class LengthDrop(Learner):
+    """One pass with every token, which learns as ever, and one for each sub-model, with tokens
+    truly gone, which learns from that pass. `policy` keeps every token; the model has it."""
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        *,
+        submodels: Callable[[], Sequence[Plan]],
+        policy: Follow,
+        **how: Any,
+    ):
+        super().__init__(model, task, **how)
+        self.full, self.submodels = policy, submodels
+
+    def forward(self, *words: Any, **batch: Any) -> dict[str, Tensor]:
+        """The mean of all losses."""
+        found = super().forward(*words, **batch)
+        inputs = {name: x for name, x in batch.items() if not name.startswith("teacher_")}
+        said, mask = found["logits"].detach(), batch["attention_mask"]
+        losses, run = [found["loss"]], attached(self.model)
+        assert run is not None
+        try:
+            for plan in self.submodels():
+                run.policy = Follow(plan)
+                logits, _ = ask(self.model, self.task, inputs)  # (B, C) or (B, S, C)
+                losses.append(self.task.distill_loss(logits, said, mask))
+        finally:
+            run.policy = self.full
+        return found | {"loss": torch.stack(losses).mean()}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A schedule that was tried."""
+
+    keep: Gene
+    reduction: float  # of executed MACs on the user's lengths
+    divergence: float  # from the dense model's answers, as `evaluation.distance` has it
+
+
+def front_of(members: Iterable[Member]) -> list[Member]:
+    """Who is nearer to the dense model than all that are as cheap, from cheap to dear."""
+    front: list[Member] = []
+    for member in sorted(members, key=lambda m: (-m.reduction, m.divergence)):
+        if not front or member.divergence < front[-1].divergence:
+            front.append(member)
+    return front
+
+
+class Schedules:
+    """Of one run: those to train with, and the search for the best. Made before training, since
+    the yardstick is what the model says then; judged is the model as it has become."""
+
+    def __init__(self, settings: Lat, job: Job):
+        self.settings, self.job, self.sizes = settings, job, sizes_of(job.model)
+        self.count = self.sizes.layers - 1 - settings.first
+        probe = probe_of(probes_of(job), settings.first)
+        self.blank = replace(job.blank(), probe=probe)
+        self.batches = job.some(CALIBRATION_TEXTS)
+        self.dense = said_to(job.model, job.task, self.batches)
+        self.drop = max(settings.drop, 1 - self.rate(1 / job.budget.reduction))
+
+    def submodels(self) -> list[Plan]:
+        """For one batch: a few at random, and the smallest."""
+        genes = [drawn(self.drop, self.count) for _ in range(self.settings.sandwich)]
+        genes.append(constant(1 - self.drop, self.count))
+        return [plan_of(self.blank, gene) for gene in genes]
+
+    def best(self) -> tuple[Plan, float]:
+        """The best plan for the budget, and the reduction that it had before its repair: who of
+        the nearest few is best is open until all of them cost the same."""
+        asked = self.job.budget.reduction
+        near = sorted(self.front(), key=lambda m: abs(math.log(m.reduction / asked)))[:NEAREST]
+        best, plan, expected = math.inf, None, asked
+        with bar("choosing a schedule", len(near)) as advance:
+            for member in near:
+                repaired = self.job.repaired(plan_of(self.blank, member.keep))
+                divergence = self.divergence(repaired, best)
+                if plan is None or divergence < best:
+                    best, plan, expected = divergence, repaired, member.reduction
+                advance()
+        assert plan is not None
+        return plan, expected
+
+    def front(self) -> list[Member]:
+        """From `front.json`; the first process searches where it is not there."""
+        path, state = self.job.work / "front.json", processes()
+        if state.is_main_process and not path.exists():
+            lines = ",\n".join(json.dumps(vars(member)) for member in self.evolved())
+            draft = path.with_name(f".{path.name}")
+            draft.write_text(f"[\n{lines}\n]\n")
+            draft.replace(path)
+        state.wait_for_everyone()
+        members = json.loads(path.read_text())
+        return [Member(**member | {"keep": tuple(member["keep"])}) for member in members]
+
+    def evolved(self) -> list[Member]:
+        chosen, rng = self.settings, np.random.default_rng(self.job.training.seed)
+        passes = chosen.iterations * (chosen.mutations + chosen.crossovers)
+        with bar("searching", chosen.population + passes) as advance:
+            tried: set[Gene] = set()
+            front = self.grown([], self.seeds(), tried, advance)
+            for _ in range(chosen.iterations):
+                born = chosen.children([member.keep for member in front], rng)
+                front = self.grown(front, born, tried, advance)
+        return front
+
+    def seeds(self) -> list[Gene]:
+        """Constant rates, evenly spaced in MACs from all to the least."""
+        shares = np.linspace(1, self.share(0), self.settings.population + 2)[1:-1]
+        return [constant(self.rate(share), self.count) for share in shares.tolist()]
+
+    def rate(self, share: float) -> float:
+        """The constant rate that leaves this share of the dense model's MACs."""
+        grid = np.linspace(0, 1, 201)
+        return float(np.interp(share, [self.share(rate) for rate in grid], grid))
+
+    def share(self, rate: float) -> float:
+        ratios = [1.0] * self.settings.first + list(constant(rate, self.count))
+        return expected_share(self.sizes, ratios, self.job.lengths, self.blank.restore)
+
+    def grown(
+        self, front: list[Member], genes: Iterable[Gene], tried: set[Gene], advance: Advance
+    ) -> list[Member]:
+        """The front with those of the genes that belong there."""
+        for gene in genes:
+            gene = tuple(float(notch(share)) for share in gene)
+            if gene not in tried:
+                tried.add(gene)
+                plan = plan_of(self.blank, gene)
+                macs = reduction(self.sizes, plan, self.job.lengths).unpadded
+                rivals = [m.divergence for m in front if m.reduction >= macs]
+                divergence = self.divergence(plan, min(rivals, default=math.inf))
+                front = front_of([*front, Member(gene, macs, divergence)])
+            advance()
+        return front
+
+    def divergence(self, plan: Plan, limit: float = math.inf) -> float:
+        """From the dense model's answers. No term is negative: a sum that has reached the limit
+        will not come below it, and the rest is not asked for."""
+        job, total = self.job, 0.0
+        for batch, dense in zip(self.batches, self.dense, strict=True):
+            said = said_to(job.model, job.task, [batch], plan)
+            total += distance(job.task, said, [dense], [batch])
+            if total >= limit:
+                break
+        return total
