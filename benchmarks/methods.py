@@ -29,6 +29,7 @@ METHODS = (
     "calibrate",
     "random",
     "truncate",
+    "pool",
     "drop_layers",
 )
 TEXTS = {"mrpc": (1200, 500), "imdb": (600, 500)}  # of train, and of each part that is reported
