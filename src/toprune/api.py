@@ -452,7 +452,7 @@ def _protected(
 def _score(method: Method, asked: Score | None, recipe: Recipe) -> Score:
     """What tokens are ranked by: as asked, as the schedule has it, or the method's own."""
     if asked is None:
-        return recipe.score if recipe.score in method.SCORES else method.SCORES[0]
+        return recipe.score if isinstance(method, Top) else method.SCORES[0]
     if asked not in method.SCORES:
         raise UserError(
             f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"

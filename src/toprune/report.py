@@ -126,6 +126,7 @@ def prune_report(
         "log": outcome.log,
         "provenance": {"method": job.method.NAME, "settings": run_settings(job)} | environment(),
     }
+    report |= outcome.found
     if held_out.labels is not None:
         before, after = (task.judge(part, rows, held_out) for part in said)
         report["dense"] = with_intervals(task, before)

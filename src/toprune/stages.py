@@ -6,7 +6,7 @@ so that other processes of the same run read what the first one computed.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -120,6 +120,7 @@ class Outcome:
     plan: Plan  # meets the budget
     expected: float | None  # reduction that was expected before repair; None: nothing was learned
     log: list[dict[str, float]]
+    found: dict[str, Any] = field(default_factory=dict[str, Any])  # more for the report
 
 
 def run(job: Job, *, resume: bool = False) -> Outcome:
@@ -162,7 +163,7 @@ def check_reach(job: Job) -> None:
         )
 
 
-def _once(path: Path, compute: Callable[[], None]) -> None:
+def once(path: Path, compute: Callable[[], None]) -> None:
     """Compute what is to be in `path` unless it is there; one process does it for all."""
     state = processes()
     if state.is_main_process and not path.exists():
@@ -186,7 +187,7 @@ def probes_of(job: Job) -> Tensor | None:
             probes = fit_probes(job.model, job.task, _counted(batches, advance))
         _save({"probes": probes}, path)
 
-    _once(path, compute)
+    once(path, compute)
     return load_file(path)["probes"]
 
 
@@ -211,7 +212,7 @@ def teacher_of(job: Job) -> Teacher:
             words = teach(job.model, job.task, job.features, plain, probes=probes, progress=advance)
             words.save(folder)
 
-    _once(folder / DONE, compute)
+    once(folder / DONE, compute)
     return Teacher.load(folder)
 
 
@@ -248,7 +249,7 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
             path
         )
 
-    _once(path, compute)
+    once(path, compute)
     return Plan.load(path)
 
 

@@ -21,7 +21,7 @@ from toprune.errors import UserError
 from toprune.families import sizes_of
 from toprune.learn import Learn
 from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
-from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
+from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, shared_out, soft_stage
 from toprune.tokens import Tokens, ranks
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
@@ -47,8 +47,12 @@ class Top:
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Masks and weights together; where no epochs are for that, the best schedule for the
-        dense model."""
+        dense model. So too for heads that read the state with which a token left: a soft weight
+        says nothing of that state, and masks that cannot see it drift to late and deep cuts."""
         if job.training.soft_epochs == 0:
+            return Outcome(calibrated(job), None, [])
+        if job.restore == "last":
+            job.training = shared_out(job.training, ("hard",))
             return Outcome(calibrated(job), None, [])
         sizes = sizes_of(job.model)
 
