@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from conftest import make_model, make_tokenizer
+from toprune.api import prune
 from toprune.cli import app
 from toprune.errors import UserError
 from toprune.fit import Training
@@ -52,6 +54,27 @@ def test_the_command_refuses_what_a_method_does_not_know(
     done = CliRunner().invoke(app, ["prune", *told, *words])
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())
+
+
+def test_no_masks_are_learned_for_heads_that_read_every_token(tmp_path: Path) -> None:
+    """They cannot see the state with which a token leaves: all epochs go to the weights."""
+    words = [" ".join(f"w{(i * 7 + j) % 60}" for j in range(20)) for i in range(32)]
+    rows = [
+        {"question": "w1 w2", "context": text, "answers": {"text": [text.split()[5]]}}
+        for text in words
+    ]
+    report = prune(
+        make_model(head="answer"),
+        {"train": rows, "test": rows[:8]},
+        "1.4x",
+        task="answer",
+        out=tmp_path / "out",
+        tokenizer=make_tokenizer(),
+        training=Training(soft_epochs=1, hard_epochs=1, batch_size=16),
+    ).report
+    assert report["budget"]["expected"] is None
+    assert report["log"][-1]["step"] == 4  # two epochs of two batches, all with tokens truly gone
+    assert not any("sparsity" in line for line in report["log"])
 
 
 @pytest.mark.parametrize(
