@@ -63,7 +63,7 @@ def test_a_first_layer_of_ones_own() -> None:
     assert [step.layer for step in found.plan(make_plan(), None).steps] == [1, 2]
     with torch.no_grad():
         found.r.fill_(0.5)
-    assert [float(share) for share in found.shares()] == [1, 0.5, 0.5]
+    assert [share.item() for share in found.ratios()] == [1, 0.5, 0.5]
 
 
 def test_states_are_multiplied_by_r_at_their_rank() -> None:

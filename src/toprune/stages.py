@@ -6,6 +6,7 @@ so that other processes of the same run read what the first one computed.
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -110,6 +111,23 @@ class Job:
         rows = rng.permutation(len(self.features))[:count]
         batches = in_batches([self.features[i] for i in rows], Collate(self.tokenizer))
         return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in batches]
+
+    def shaped(self, first: int, last: int | None, probes: Tensor | None = None) -> Plan:
+        """The plain schedule from `first` to `last` that meets the budget."""
+        return geometric(
+            sizes_of(self.model),
+            self.lengths,
+            self.budget,
+            family=family_of(self.model).name,
+            first=first,
+            last=last,
+            score=self.score,
+            probe=probe_of(probes, first),
+            min_tokens=self.min_tokens,
+            protect=self.protect,
+            protect_until=self.protect_until,
+            restore=self.restore,
+        )
 
     def repaired(self, plan: Plan) -> Plan:
         return repair(sizes_of(self.model), plan, self.lengths, self.budget)
@@ -221,28 +239,12 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
     path, probes = job.work / "calibrated.json", probes_of(job)
 
     def compute() -> None:
-        sizes, least = sizes_of(job.model), job.method.first or 0
+        layers, least = sizes_of(job.model).layers, job.method.first or 0
         starts: list[Plan] = []
-        for first in range(least, min(least + 3, sizes.layers - 1)):
+        for first in range(least, min(least + 3, layers - 1)):
             for last in (None, first):  # a little in every layer, or all at once
-                try:
-                    plan = geometric(
-                        sizes,
-                        job.lengths,
-                        job.budget,
-                        family=family_of(job.model).name,
-                        first=first,
-                        last=last,
-                        score=job.score,
-                        probe=probe_of(probes, first),
-                        min_tokens=job.min_tokens,
-                        protect=job.protect,
-                        protect_until=job.protect_until,
-                        restore=job.restore,
-                    )
-                except UserError:  # out of reach from this layer on; an earlier one can
-                    continue
-                starts.append(plan)
+                with suppress(UserError):  # out of reach from this layer on; an earlier one can
+                    starts.append(job.shaped(first, last, probes))
         batches = job.some(CALIBRATION_TEXTS)
         seed = job.training.seed
         calibrate(job.model, batches, job.task, starts, job.repaired, moves=moves, seed=seed).save(

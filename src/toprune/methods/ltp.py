@@ -7,12 +7,11 @@ mean(mask) pushes the thresholds up; then they are frozen and the weights are tr
 others truly gone.
 
 Ours: scores are divided by the live queries, not by the padded length, so that thresholds mean the
-same whatever the padding; the first token never leaves; lambda follows the budget, as in
-`power_bert.py`; and one factor of all thresholds is bisected until the texts execute the budget on
-average, after either stage, because weights that move let scores move.
+same whatever the padding; the first token never leaves; lambda follows the budget
+(`coefficient.py`); and one factor of all thresholds is bisected until the texts execute the budget
+on average, after either stage, because weights that move let scores move.
 """
 
-import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
@@ -22,15 +21,15 @@ from torch import Tensor, nn
 
 from toprune.attachment import Drop
 from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes, expected_share
+from toprune.cost import Sizes
 from toprune.families import sizes_of
+from toprune.methods.coefficient import Coefficient
 from toprune.plan import Plan, Restore, Score, Step
 from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
 from toprune.thresholds import meet
 from toprune.tokens import Tokens
 
 LAMBDA = 0.1  # at the start: what its README gives
-GAIN = 1.0  # change of log lambda in a step, for every 1.0 that the sparsity is off its target
 MOST = 1.0  # lambda: beyond, the weights would learn to please it and nothing else
 LEAST = 1e-5  # of a threshold
 RECENT = 0.1  # weight of the last batch in what is known of recent ones
@@ -69,10 +68,8 @@ class Ltp:
         return soft_stage(job, begin, end, resume=resume)
 
 
-class Thresholds(nn.Module):
+class Thresholds(Coefficient):
     """theta_l = final * l / L + delta_l, and the coefficient that holds them to the budget."""
-
-    rank_weight: ClassVar[float] = 0.0  # nobody distils a ranking here
 
     def __init__(
         self,
@@ -82,20 +79,15 @@ class Thresholds(nn.Module):
         budget: Budget,
         restore: Restore = "none",
     ):
-        super().__init__()
-        self.settings, self.sizes, self.lengths = settings, sizes, lengths
-        self.restore: Restore = restore
+        super().__init__(LAMBDA, sizes, lengths, budget, restore, most=MOST)
+        self.settings = settings
         layers = torch.arange(settings.first, sizes.layers - 1)
         self.final = 1 / lengths.mean if settings.final is None else settings.final
         self.base: Tensor
         self.register_buffer("base", self.final * layers / sizes.layers)  # (P,)
         self.delta = nn.Parameter(torch.zeros(len(layers)))
-        self.log_lambda: Tensor
-        self.register_buffer("log_lambda", torch.tensor(LAMBDA).log())
         self.shares: Tensor
         self.register_buffer("shares", torch.ones(len(layers)))  # alive after each, recently
-        self.sparsity_target = budget.sparsity
-        self.progress = 1.0  # share of the warm-up that is over; the trainer moves it
         self.kept: list[Tensor] = []  # this pass: mean soft mask of each layer
         self.SPAN = self.final  # how far a threshold has to move
 
@@ -105,28 +97,13 @@ class Thresholds(nn.Module):
     def masks(self) -> list[nn.Parameter]:
         return [self.delta]
 
-    def multipliers(self) -> list[nn.Parameter]:
-        return []
-
-    def told(self) -> dict[str, Tensor]:
-        """For the log."""
-        return {"lambda": self.log_lambda.exp()}
-
-    def target(self) -> float:
-        return self.sparsity_target * min(1.0, self.progress)
-
-    def sparsity(self) -> Tensor:
-        """Share of real FLOPs that recent texts would have saved."""
-        ratios = [1.0] * self.settings.first + self.shares.tolist()
-        share = expected_share(self.sizes, ratios, self.lengths, self.restore)
-        return 1 - torch.as_tensor(share)
+    def ratios(self) -> list[Tensor]:
+        """As recent texts would have it."""
+        return [torch.ones(())] * self.settings.first + list(self.shares.unbind())
 
     def penalty(self) -> Tensor:
         """lambda * sum_l mean(mask_l); lambda moves on the way."""
-        with torch.no_grad():
-            self.log_lambda += GAIN * (self.target() - self.sparsity())
-            self.log_lambda.clamp_(max=math.log(MOST))
-        return self.log_lambda.exp() * torch.stack(self.kept).sum()
+        return self.moved() * torch.stack(self.kept).sum()
 
     def plan(self, blank: Plan) -> Plan:
         steps = (

@@ -7,14 +7,14 @@ on these. Which layer: the one that leaves the frozen model nearest to its own a
 hundred unlabelled texts; the earlier it is, the less has to be pooled.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from toprune.calibrate import calibrate
 from toprune.errors import UserError
-from toprune.families import family_of, sizes_of
+from toprune.families import sizes_of
 from toprune.plan import Plan, Score
-from toprune.schedule import geometric
 from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage
 
 
@@ -27,30 +27,10 @@ class Pool:
     STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        starts, texts = self._starts(job), job.some(CALIBRATION_TEXTS)
-        seed = job.training.seed
+        starts: list[Plan] = []
+        for layer in range(self.first, sizes_of(job.model).layers - 1):
+            with suppress(UserError):  # so late it is out of reach
+                starts.append(job.shaped(layer, layer))
+        texts, seed = job.some(CALIBRATION_TEXTS), job.training.seed
         plan = calibrate(job.model, texts, job.task, starts, job.repaired, moves=0, seed=seed)
         return Outcome(plan, None, [])
-
-    def _starts(self, job: Job) -> list[Plan]:
-        """One step, at every layer from which the budget can be reached."""
-        sizes, found = sizes_of(job.model), list[Plan]()
-        for layer in range(self.first, sizes.layers - 1):
-            try:
-                plan = geometric(
-                    sizes,
-                    job.lengths,
-                    job.budget,
-                    family=family_of(job.model).name,
-                    first=layer,
-                    last=layer,
-                    score=job.score,
-                    min_tokens=job.min_tokens,
-                    protect=job.protect,
-                    protect_until=job.protect_until,
-                    restore=job.restore,
-                )
-            except UserError:  # out of reach so late
-                break
-            found.append(plan)
-        return found

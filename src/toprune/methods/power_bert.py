@@ -7,9 +7,8 @@ as many tokens as r_l has mass, never more than the one before, and the model is
 the others truly gone.
 
 Ours: ranks are bins of the text's own length, not of the padded maximum, so that short texts are
-pruned too; the first token is never scaled. lambda, which the paper sets by hand for each task,
-follows the budget: it grows while the expected FLOPs are above a linearly falling target and
-shrinks below it. What is then left to the budget is `repair`'s.
+pruned too; the first token is never scaled; lambda follows the budget (`coefficient.py`). What is
+then left to the budget is `repair`'s.
 """
 
 from dataclasses import dataclass, replace
@@ -20,14 +19,14 @@ from torch import Tensor, nn
 
 from toprune.attachment import Drop
 from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes, expected_share
+from toprune.cost import Sizes
 from toprune.families import sizes_of
+from toprune.methods.coefficient import Coefficient
 from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
 from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
 from toprune.tokens import Tokens, order, ranks
 
 LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
-GAIN = 1.0  # change of log lambda in a step, for every 1.0 that the sparsity is off its target
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,10 @@ class PowerBert:
         return soft_stage(job, begin, end, resume=resume)
 
 
-class SoftExtract(nn.Module):
+class SoftExtract(Coefficient):
     """The vectors r while they are learned, and the coefficient that holds them to the budget."""
 
     SPAN: ClassVar[float] = 1.0  # from kept to gone
-    rank_weight: ClassVar[float] = 0.0  # nobody distils a ranking here
 
     def __init__(
         self,
@@ -78,53 +76,31 @@ class SoftExtract(nn.Module):
         budget: Budget,
         restore: Restore = "none",
     ):
-        super().__init__()
-        self.settings, self.sizes, self.lengths = settings, sizes, lengths
-        self.restore: Restore = restore
+        super().__init__(LAMBDA, sizes, lengths, budget, restore)
+        self.settings = settings
         self.r = nn.Parameter(torch.ones(sizes.layers - 1 - settings.first, settings.bins))
-        self.log_lambda: Tensor
-        self.register_buffer("log_lambda", torch.tensor(LAMBDA).log())
-        self.sparsity_target = budget.sparsity
-        self.progress = 1.0  # share of the warm-up that is over; the trainer moves it
 
     def masks(self) -> list[nn.Parameter]:
         return [self.r]
-
-    def multipliers(self) -> list[nn.Parameter]:
-        return []
-
-    def told(self) -> dict[str, Tensor]:
-        """For the log."""
-        return {"lambda": self.log_lambda.exp()}
-
-    def target(self) -> float:
-        return self.sparsity_target * min(1.0, self.progress)
 
     def clip(self) -> None:
         with torch.no_grad():
             self.r.clamp_(0, 1)
 
-    def shares(self) -> list[Tensor]:
-        """Of all tokens, the share that each layer's mass keeps, never more than before."""
+    def ratios(self) -> list[Tensor]:
+        """What each layer's mass keeps, never more than before."""
         mass = self.r.clamp(0, 1).mean(1).cummin(0).values  # (P,)
         one = torch.ones((), dtype=mass.dtype)
         return [one] * self.settings.first + list(mass.unbind())
 
-    def sparsity(self) -> Tensor:
-        """Expected share of real FLOPs removed."""
-        share = expected_share(self.sizes, self.shares(), self.lengths, self.restore)
-        return 1 - torch.as_tensor(share)
-
     def penalty(self) -> Tensor:
         """lambda * sum_l l * ||r_l||_1, layers counted from one; lambda moves on the way."""
-        with torch.no_grad():
-            self.log_lambda += GAIN * (self.target() - self.sparsity())
         number = torch.arange(1, len(self.r) + 1) + self.settings.first  # (P,)
-        return self.log_lambda.exp() * (number * self.r.abs().sum(1)).sum()
+        return self.moved() * (number * self.r.abs().sum(1)).sum()
 
     def plan(self, blank: Plan, probes: Tensor | None) -> Plan:
         """Retention: as many tokens as there is mass."""
-        shares = [share.item() for share in self.shares()][self.settings.first :]
+        shares = [share.item() for share in self.ratios()][self.settings.first :]
         steps = tuple(Step(i + self.settings.first, notch(r)) for i, r in enumerate(shares))
         return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
 
