@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/results.md from the result files: no number by hand.
+"""Write the tables of README.md and of docs from the result files: no number by hand.
 
 python benchmarks/table.py            # rewrites the parts between the markers
 python benchmarks/table.py --check    # fails when they are not up to date (a test runs this)
@@ -119,6 +119,18 @@ def cost_table() -> str:
     return "\n".join(lines)
 
 
+def compare_table(name: str) -> str:
+    """What `toprune compare` wrote, and where it was made."""
+    folder = HERE / "results" / "compare"
+    found = json.loads((folder / f"{name}.json").read_text())
+    made, training = found["environment"], found["settings"]["training"]
+    return (
+        (folder / f"{name}.md").read_text()
+        + f"\n{training['soft_epochs'] + training['hard_epochs']:g} epochs each, one seed; "
+        + f"{made['machine']}, commit {made['commit']}."
+    )
+
+
 def fill(path: Path, parts: dict[str, str]) -> str:
     text = path.read_text()
     for name, content in parts.items():
@@ -138,9 +150,11 @@ def main() -> None:
         "core": f"{core_table(runs)}\n\n{machine(runs)}",
         "ablations": ablation_table(runs),
         "cost": cost_table(),
+        "compare": compare_table("mrpc"),
     }
     parts |= latency_tables.parts() | task_tables.parts()
-    for path in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+    docs = ROOT / "docs"
+    for path in (ROOT / "README.md", docs / "results.md", docs / "methods.md"):
         new = fill(path, parts)
         if not args.check:
             path.write_text(new)
