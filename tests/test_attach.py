@@ -461,7 +461,7 @@ def test_strategies_draw_what_they_say() -> None:
     dropped, listed, pairs = [], [], []
 
     @given(plan=plans("bert"), rows=texts())
-    @settings(deadline=None, max_examples=100, derandomize=True)
+    @settings(deadline=None, max_examples=200, derandomize=True)
     def look(plan: Plan, rows: Texts) -> None:
         left = [plan.lengths(len(row), len(guarded(plan, row)))[-1] for row in rows]
         shorter = [k < len(row) for k, row in zip(left, rows, strict=True)]
@@ -471,5 +471,5 @@ def test_strategies_draw_what_they_say() -> None:
 
     look()
     assert sum(dropped) > 30
-    assert sum(listed) > 20
+    assert sum(listed) > 30
     assert sum(pairs) > 8
