@@ -12,11 +12,15 @@ import torch
 import executions
 from conftest import make_model, make_tokenizer
 from strategies import make_plan, pad, random_text
+from toprune import Runner
 from toprune.attachment import attach, attach_policy, attached, detach
+from toprune.bench import bench
 from toprune.budget import Budget, Lengths
+from toprune.bundle import Bundle
 from toprune.cost import executed_macs, measured_reduction, reduction
 from toprune.errors import UserError
 from toprune.evaluation import entering
+from toprune.export import export
 from toprune.families import sizes_of
 from toprune.methods.ltp import LAMBDA, Ltp, SoftThreshold, Thresholds
 from toprune.plan import Plan, Step
@@ -162,3 +166,22 @@ def test_plans_with_thresholds_are_kept_and_told() -> None:
     odd = plan.to_json().replace('"threshold": 0.01', '"threshold": "much"')
     with pytest.raises(UserError, match="threshold must be float"):
         Plan.from_json(odd)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bench_counts_what_an_adaptive_plan_executes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lengths alone would say that every token stays."""
+    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)  # see test_export.py
+    model, tokenizer = make_model(), make_tokenizer()
+    Bundle(model, tokenizer, adaptive(0.05, 0.06), {"task": "classify"}).save(tmp_path)
+    export(tmp_path)
+    texts = [f"w1 w{i} w{i + 7} w3 w{2 * i} w9 w{i + 20} w11" for i in range(8)]
+    report = bench(tmp_path, texts=texts, rounds=5, int8=False)
+    run = Runner(tmp_path, threads=1)
+    batches = [(None, pad([row.ids.tolist()])) for row, _ in run.read(texts)]
+    counts = entering(model, adaptive(0.05, 0.06), batches)
+    wanted = measured_reduction(sizes_of(model), "none", counts, max_length=report["max_length"])
+    assert wanted.unpadded > 1.05
+    assert report["rows"][0]["flops"]["unpadded"] == pytest.approx(wanted.unpadded)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprune.budget import Lengths
-from toprune.cost import Reduction, reduction
+from toprune.cost import Reduction, measured_reduction, reduction
 from toprune.errors import UserError
 from toprune.images import Images
 from toprune.measure import Seconds, interleave, pinned, ratio
@@ -315,10 +315,18 @@ def _padded(feed: Feeds, length: int) -> Feeds:
 
 
 def _reduction(bundle: "Bundle", work: Work, max_length: int) -> Reduction:
+    import torch
+
+    from toprune.evaluation import entering
     from toprune.families import sizes_of
 
-    assert bundle.plan is not None
-    return reduction(sizes_of(bundle.model), bundle.plan, work.lengths, max_length=max_length)
+    model, plan = bundle.model, bundle.plan
+    assert plan is not None
+    if not plan.adaptive:
+        return reduction(sizes_of(model), plan, work.lengths, max_length=max_length)
+    batches = ({name: torch.from_numpy(x) for name, x in feed.items()} for feed in work.feeds)
+    counts = entering(model, plan, ((None, batch) for batch in batches))
+    return measured_reduction(sizes_of(model), plan.restore, counts, max_length=max_length)
 
 
 def _row(work: Work, times: dict[str, Seconds], flops: Reduction) -> dict[str, Any]:
