@@ -122,7 +122,7 @@ RUNS = {
     "cranfield": Run(
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
-    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1.5, dense=2, unseen=asked_anew),
+    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1.75, dense=2, unseen=asked_anew),
     "squad2": Run("answer", squad2, ("1.7x",), 384, 0.25, 1, dense=2, settings={"no_answer": True}),
     "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2),
     "mrpc-mpnet": Run(

@@ -202,7 +202,13 @@ def probes_of(job: Job) -> Tensor | None:
     def compute() -> None:
         batches = job.some(PROBE_TEXTS)
         with bar("fitting the probe", len(batches)) as advance:
-            probes = fit_probes(job.model, job.task, _counted(batches, advance))
+            probes = fit_probes(
+                job.model,
+                job.task,
+                _counted(batches, advance),
+                protect=job.protect,
+                protect_until=job.protect_until,
+            )
         _save({"probes": probes}, path)
 
     once(path, compute)

@@ -108,6 +108,10 @@ class Answer(Task):
         best = outputs.masked_fill(mask[..., None] == 0, least).topk(2, dim=1).values  # (B, 2, 2)
         return (best[:, 0] - best[:, 1]).sum(1)
 
+    def own_share(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """As a start or as an end, whichever is likelier."""
+        return _log_shares(outputs, mask).amax(-1)
+
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
         """T^2 KL(teacher || student) over live tokens, the mean of start and end; (B, S, 2)."""
         mine = _log_shares(student / TEMPERATURE, mask)

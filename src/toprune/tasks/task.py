@@ -52,6 +52,10 @@ class Task(Protocol):
         """(B,): the number whose gradient says which tokens the answer depends on."""
         ...
 
+    def own_share(self, outputs: "Tensor", mask: "Tensor") -> "Tensor | None":
+        """(B, S): log of the share of the answer that each token is; None: no token is one."""
+        return None
+
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor": ...
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor": ...
