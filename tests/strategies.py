@@ -14,6 +14,7 @@ from toprune.plan import Plan, Score, Step
 CLS, PAD, SEP = map(SPECIAL.index, ("[CLS]", "[PAD]", "[SEP]"))
 LAYERS, WIDTH = SIZES["num_hidden_layers"], SIZES["hidden_size"]
 USED = range(2, 22)  # ids of random texts: few, so that protected ones are often among them
+INNER = 6  # width of predictors
 PROTECTED = ((), (3,), (2, 7, 11), (4, 5, 6, 8, 9))
 
 
@@ -23,6 +24,8 @@ def make_plan(family: str = "bert", *keeps: tuple[int, str], **fields: Any) -> P
     fields = {"score": "received"} | fields
     if fields["score"] == "probe" and steps:
         fields.setdefault("probe", random_probe(0))
+    if fields["score"] == "predicted" and steps:
+        fields.setdefault("predictor", INNER)
     return Plan(family=family, n_layers=LAYERS, width=WIDTH, steps=steps, **fields)
 
 
@@ -45,6 +48,7 @@ def plans(draw: Any, family: str, **fields: Any) -> Plan:
         score=score,
         steps=tuple(map(Step, layers, sorted(keeps, reverse=True))),
         probe=probe,
+        predictor=INNER if score == "predicted" and layers else None,
         protect=draw(st.sampled_from(PROTECTED)),
         protect_until=draw(st.sampled_from((None, SEP))),
         min_tokens=draw(st.integers(1, 5)),

@@ -37,6 +37,7 @@ from strategies import (
 from toprune.attachment import attach, attached, detach
 from toprune.errors import UserError
 from toprune.plan import Plan, held_tokens
+from toprune.predictor import add_predictors
 
 Texts = list[list[int]]
 SINGLE = ("deberta-v2", "modernbert")  # parts of their stock code are in single precision
@@ -51,7 +52,15 @@ def double(family: str) -> Any:
 
 
 def pruned(family: str, plan: Plan, *, gather: bool = True) -> Any:
-    return attach(copy.deepcopy(double(family)), plan, gather=gather)
+    return attach(with_predictors(copy.deepcopy(double(family)), plan), plan, gather=gather)
+
+
+def with_predictors(model: Any, plan: Plan) -> Any:
+    """Those that the plan asks, if it does."""
+    if plan.predictor is not None:
+        torch.manual_seed(0)
+        add_predictors(model, range(LAYERS - 1), plan.predictor, normed=True)
+    return model
 
 
 def steep(family: str = "bert", score: str = "received", **fields: Any) -> Plan:
@@ -376,7 +385,7 @@ def tagged(plan: Plan | None, rows: Sequence[Sequence[int]], **how: Any) -> list
     """Logits of the live tokens of every text."""
     model = copy.deepcopy(tagger())
     if plan is not None:
-        attach(model, plan, **how)
+        attach(with_predictors(model, plan), plan, **how)
     found = logits(model, rows)
     return [found[b, : len(row)] for b, row in enumerate(rows)]
 

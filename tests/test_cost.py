@@ -43,6 +43,7 @@ def planned(draw: st.DrawFn) -> tuple[Sizes, Plan]:
         score=score,
         steps=tuple(map(Step, layers, keeps)),
         probe=(1.0,) * sizes.width if score == "probe" else None,
+        predictor=draw(st.integers(1, 4)) if score == "predicted" else None,
         min_tokens=draw(st.integers(1, 3)),
         restore=draw(restores),
     )
@@ -68,6 +69,8 @@ def counted(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
             macs += multiply(queries, per_head, alive) + multiply(queries, alive, per_head)
         if layer in steps and plan.score == "probe" and not ranked:
             macs, ranked = macs + multiply(alive, d, 1), True
+        if layer in steps and plan.predictor is not None:
+            macs += multiply(alive, d, plan.predictor) + multiply(alive, plan.predictor, 1)
         kept = min(n, max(plan.keep(steps[layer], n), held)) if layer in steps else alive
         fed = 1 if short else alive if plan.restore == "last" else kept
         macs += multiply(fed, d, sizes.inner) + multiply(fed, sizes.inner, d)

@@ -125,7 +125,7 @@ def test_measured_is_what_the_counts_cost() -> None:
     plan = make_plan("bert", (0, "1/2"), (2, "1/4"))
     counts = entering(model, plan, [(None, pad(ROWS))])
     assert counts.tolist() == [plan.lengths(len(row)) for row in ROWS]
-    found = measured_reduction(sizes, "none", counts, max_length=30)
+    found = measured_reduction(sizes, plan, counts, max_length=30)
     told = reduction(sizes, plan, Lengths.of([len(row) for row in ROWS]), max_length=30)
     assert vars(found) == pytest.approx(vars(told))
     assert executed_macs(sizes, plan, 24) > 0
@@ -142,7 +142,7 @@ def test_one_factor_meets_the_budget(budget: str) -> None:
     assert first is not None
     assert (second, third) == (pytest.approx(2 * first), pytest.approx(3 * first))
     counts = entering(model, plan, [(None, batch) for batch in batches])
-    found = measured_reduction(sizes_of(model), "none", counts, max_length=28).unpadded
+    found = measured_reduction(sizes_of(model), plan, counts, max_length=28).unpadded
     assert found == pytest.approx(asked.reduction, rel=0.02)
     assert len(np.unique(counts[:, 1])) > 1
 
@@ -182,6 +182,8 @@ def test_bench_counts_what_an_adaptive_plan_executes(
     run = Runner(tmp_path, threads=1)
     batches = [(None, pad([row.ids.tolist()])) for row, _ in run.read(texts)]
     counts = entering(model, adaptive(0.05, 0.06), batches)
-    wanted = measured_reduction(sizes_of(model), "none", counts, max_length=report["max_length"])
+    wanted = measured_reduction(
+        sizes_of(model), adaptive(0.05, 0.06), counts, max_length=report["max_length"]
+    )
     assert wanted.unpadded > 1.05
     assert report["rows"][0]["flops"]["unpadded"] == pytest.approx(wanted.unpadded)

@@ -65,6 +65,7 @@ def plans(draw: st.DrawFn) -> Plan:
         score=score,
         steps=tuple(map(Step, layers, keeps)),
         probe=None if probe is None else tuple(probe),
+        predictor=draw(st.integers(1, 4096)) if score == "predicted" else None,
         protect=tuple(draw(st.lists(st.integers(0, 2**31)))),
         protect_until=draw(st.none() | st.integers(0, 2**31)),
         min_tokens=draw(st.integers(1, 5)),

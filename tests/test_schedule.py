@@ -57,8 +57,18 @@ def plans(draw: st.DrawFn, first: int | None = 0) -> Plan:
     score: Score = draw(st.sampled_from(get_args(Score)))
     restore: Restore = draw(st.sampled_from(["none", "last", "zero"]))
     probe = PROBE if score == "probe" else None
-    steps = tuple(map(Step, layers, keeps))
-    return Plan("bert", 6, 384, score, steps, probe=probe, protect=(101,), restore=restore)
+    inner = 32 if score == "predicted" else None
+    return Plan(
+        "bert",
+        6,
+        384,
+        score,
+        tuple(map(Step, layers, keeps)),
+        probe=probe,
+        predictor=inner,
+        protect=(101,),
+        restore=restore,
+    )
 
 
 def off(plan: Plan, lengths: Lengths, budget: Budget) -> float:

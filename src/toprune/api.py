@@ -277,7 +277,7 @@ def evaluate(
         if counts is None:
             done = reduction(sizes, own.plan, found, max_length=limit)
         else:
-            done = measured_reduction(sizes, own.plan.restore, counts, max_length=limit)
+            done = measured_reduction(sizes, own.plan, counts, max_length=limit)
         kept = kept_per_layer(own.plan, found, counts)
         report |= {"executed": vars(done), "kept_per_layer": kept}
     return report

@@ -6,6 +6,7 @@ deepcopy carries its own state. What a forward pass does with its tokens is deci
 `Follow` a plan here, `Learn` one (`learn.py`), or `Record` states for a probe or a teacher.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from toprune.cost import Sizes
 from toprune.errors import UserError
 from toprune.families import Family, family_of, patches, reads_every_token
 from toprune.plan import ONCE, Plan, Restore, Step
+from toprune.predictor import Predictor, check_predictors, predictors_of
 from toprune.tokens import (
     Rows,
     Tokens,
@@ -72,8 +74,15 @@ class Policy(Protocol):
 class Follow:
     """Execute a plan: rows really gone (`gather=True`) or only masked, which must be the same."""
 
-    def __init__(self, plan: Plan, *, gather: bool = True):
-        self.plan, self.gather = plan, gather
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        gather: bool = True,
+        predictors: Mapping[int, Predictor] | None = None,
+    ):
+        """`predictors`: by layer, of a plan that asks them."""
+        self.plan, self.gather, self.predictors = plan, gather, predictors or {}
         self.protect, self.protect_until = plan.protect, plan.protect_until
         self.restore: Restore = plan.restore
         self.steps = {step.layer: step for step in plan.steps}
@@ -88,10 +97,14 @@ class Follow:
             return layer <= self.final
         return layer in self.steps and self.plan.score == "received"
 
-    def scores(self, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
+    def scores(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Tensor:
         """(B, K): what tokens are ranked by."""
         if self.plan.score == "random":
             return by_place(tokens.index)
+        if self.plan.score == "predicted":
+            return self.predictors[layer].odds(state)
         scores = state @ self.probe.to(state) if self.probe is not None else received
         if self.plan.score == "accumulated":
             scores = tokens.total
@@ -127,7 +140,7 @@ class Follow:
         if once and tokens.rank is not None:  # ranked at the first step already
             rank, rows = tokens.rank, state.shape[1]
         else:
-            scores = self.scores(state, received, tokens)
+            scores = self.scores(layer, state, received, tokens)
             if step.threshold is not None:
                 high = tokens.alive & (tokens.protected | (scores >= step.threshold))
                 k = torch.minimum(k, high.sum(1).clamp_min(self.plan.min_tokens))
@@ -215,7 +228,7 @@ class Run:
         if family.rotary is not None:
             q = rotate(q, *family.rotary(self.base, module, where_q))
             k = rotate(k, *family.rotary(self.base, module, where))
-        k, v = share_heads(k, self.sizes.heads), share_heads(v, self.sizes.heads)
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         positions = None
         if family.bias is not None:
             tables = family.tables(self.base, module)
@@ -281,7 +294,8 @@ def attach(model: Any, plan: Plan, *, gather: bool = True) -> Any:
             f"the head of {type(model).__name__} reads every token, and this plan does not bring "
             'dropped ones back; it needs restore="last"'
         )
-    return attach_policy(model, Follow(plan, gather=gather))
+    check_predictors(model, plan)
+    return attach_policy(model, Follow(plan, gather=gather, predictors=predictors_of(model)))
 
 
 def attach_policy(model: Any, policy: Policy) -> Any:

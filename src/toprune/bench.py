@@ -326,7 +326,7 @@ def _reduction(bundle: "Bundle", work: Work, max_length: int) -> Reduction:
         return reduction(sizes_of(model), plan, work.lengths, max_length=max_length)
     batches = ({name: torch.from_numpy(x) for name, x in feed.items()} for feed in work.feeds)
     counts = entering(model, plan, ((None, batch) for batch in batches))
-    return measured_reduction(sizes_of(model), plan.restore, counts, max_length=max_length)
+    return measured_reduction(sizes_of(model), plan, counts, max_length=max_length)
 
 
 def _row(work: Work, times: dict[str, Seconds], flops: Reduction) -> dict[str, Any]:

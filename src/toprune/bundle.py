@@ -1,4 +1,5 @@
-"""The artefact on disk: an ordinary Hugging Face model directory plus plan.json and report.json."""
+"""The artefact on disk: an ordinary Hugging Face model directory plus plan.json, report.json and
+report.html."""
 
 import json
 import shutil
@@ -8,6 +9,7 @@ from typing import Any
 
 from toprune.errors import UserError
 from toprune.images import Images
+from toprune.pages.files import write_report
 from toprune.plan import Plan
 from toprune.pooling import read_max_length, read_pooling, write_pooling
 from toprune.tasks import Embed, Task, task_for
@@ -42,8 +44,7 @@ class Bundle:
             write_pooling(folder, self.task, sizes_of(self.model).width, limit)
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
-        text = json.dumps(self.report, indent=1)
-        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        write_report(folder, self.report)
 
     def _settle_tokenizer(self, path: Path) -> None:
         """Say what others would guess differently: optimum and sentence-transformers read bundles
@@ -66,6 +67,7 @@ class Bundle:
         """
         from toprune.families import family_of
         from toprune.models import load_tokenizer, read_config, read_weights
+        from toprune.predictor import read_predictors
 
         folder = Path(folder)
         if not folder.is_dir():
@@ -79,6 +81,7 @@ class Bundle:
             family = family_of(model)
             sizes = family.sizes(model.config)
             plan.check_model(family.name, sizes.layers, sizes.width)
+            read_predictors(model, plan, folder)
         return cls(model, load_tokenizer(folder), plan, report)
 
 

@@ -3,7 +3,6 @@ that differs. One directory holds every run and grows: what is there is not done
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +26,9 @@ from toprune.fit import Training
 from toprune.glue import glue_of, load_texts
 from toprune.methods import make_method
 from toprune.models import read_config
+from toprune.pages.compared import compare_page, curves
 from toprune.plan import Score
-from toprune.plot import Line, Point, chart
+from toprune.plot import Line, chart
 from toprune.processes import processes
 from toprune.report import environment
 from toprune.run.sheet import PLACE
@@ -268,11 +268,12 @@ def _publish(place: Path, settings: dict[str, Any], rows: Rows) -> None:
     report = _report(settings, rows)
     _write(place / REPORT, json.dumps(report, indent=1) + "\n")
     _write(place / "compare.md", tables.compared_markdown(report))
+    _write(place / "compare.html", compare_page(report))
     for name, x, words in (
         ("compare.svg", "reduction", "times fewer FLOPs, against unpadded inputs (real)"),
         ("compare-latency.svg", "faster", f"times faster, {' over '.join(RACE)}, 1 thread"),
     ):
-        if lines := _lines(report, x):
+        if lines := curves(report, x):
             _write(place / name, _chart(report, lines, words))
 
 
@@ -341,22 +342,6 @@ def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _faster(row: Row) -> float | None:
     ratios = row["latency"]["rows"][0]["ratios"] if "latency" in row else []
     return next((one["value"] for one in ratios if (one["who"], one["over"]) == RACE), None)
-
-
-def _lines(report: Mapping[str, Any], x: str) -> list[Line]:
-    """One for each method, in points (times 100). A bar is the interval of the difference, hung
-    from the dense model's value: where it crosses that line, the two cannot be told apart."""
-    lines: dict[str, list[Point]] = {}
-    for cell in report["means"]:
-        if "pruned" not in cell:
-            continue
-        at = cell["faster"] if x == "faster" else cell["executed"]["unpadded"]
-        gap, dense = cell["difference"], cell["dense"]["value"]
-        low, high = (100 * (dense + gap[end]) if end in gap else None for end in ("low", "high"))
-        y = 100 * cell["pruned"]["value"]
-        if at is not None and math.isfinite(y):
-            lines.setdefault(cell["name"], []).append(Point(at, y, low, high))
-    return [Line(name, points) for name, points in lines.items()]
 
 
 def _chart(report: Mapping[str, Any], lines: Sequence[Line], x: str) -> str:

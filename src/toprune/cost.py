@@ -5,8 +5,8 @@ quadratic in the tokens T of a layer, so the sums of T and T^2 over the examples
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class Sizes:
     relative_keys: int = 0  # and every key
     entry: int = 0  # MACs of a token before any may leave: embedding projections, convolutions
     free: int = 0  # tokens of an example that come in without these: [CLS] of an image
+    slim: tuple[tuple[int, int], ...] | None = None  # heads and inner of each layer, if they differ
 
     @property
     def head_size(self) -> int:
@@ -53,6 +54,14 @@ class Sizes:
         """MACs of a token's FFN."""
         return (3 if self.gated else 2) * self.width * self.inner
 
+    @property
+    def each(self) -> "list[Sizes]":
+        """Layer by layer."""
+        if self.slim is None:
+            return [self] * self.layers
+        alike = replace(self, head_width=self.head_size, slim=None)
+        return [replace(alike, heads=heads, inner=inner) for heads, inner in self.slim]
+
 
 @dataclass(frozen=True)
 class Reduction:
@@ -61,6 +70,24 @@ class Reduction:
     unpadded: float  # the real one: the same inputs, without padding
     padded: float  # the papers' one: dense inputs padded to the maximum length
     paper: float  # unpadded, but counted by ToP eq. 4
+
+
+class LayerMacs(NamedTuple):
+    """What a token costs in one layer."""
+
+    asked: Number  # as query, with its output projection
+    read: Number  # as key and value
+    mix: Number  # in a pair
+    feed: Number  # in the FFN
+
+
+def _layer_macs(sizes: Sizes) -> LayerMacs:
+    return LayerMacs(
+        asked=(2 * sizes.width + sizes.relative) * sizes.attended,
+        read=2 * sizes.width * sizes.keyed + sizes.relative_keys * sizes.attended,
+        mix=2 * sizes.attended,
+        feed=sizes.feed,
+    )
 
 
 def total_macs(
@@ -78,14 +105,11 @@ def total_macs(
     needed for all. A head that reads every row has no short last layer; where dropped rows come
     back with their last state, each needs its FFN and is dropped after it.
     """
-    # A token as query (with its output projection), as key and value, in a pair, in the FFN.
-    asked = (2 * sizes.width + sizes.relative) * sizes.attended
-    read = 2 * sizes.width * sizes.keyed + sizes.relative_keys * sizes.attended
-    mix, feed = 2 * sizes.attended, sizes.feed
+    *layers, (asked, read, mix, feed) = map(_layer_macs, sizes.each)
     fed = tokens[:-1] if restore == "last" else tokens[1:]
     whole = sizes.entry * (tokens[0] - sizes.free * examples) + sum(
-        (asked + read) * t + mix * t2 + feed * u
-        for t, t2, u in zip(tokens[:-1], squares[:-1], fed, strict=True)
+        (own.asked + own.read) * t + own.mix * t2 + own.feed * u
+        for own, t, t2, u in zip(layers, tokens[:-1], squares[:-1], fed, strict=True)
     )
     t, t2 = tokens[-1], squares[-1]
     if restore == "none":
@@ -93,29 +117,41 @@ def total_macs(
     return whole + (asked + read) * t + mix * t2 + feed * t
 
 
-def example_macs(sizes: Sizes, entering: list[int], restore: Restore, *, probed: bool) -> int:
-    """MACs of one example with `entering[i]` tokens in layer i; a probe reads each token once."""
+def example_macs(sizes: Sizes, entering: list[int], restore: Restore) -> int:
+    """MACs of one example with `entering[i]` tokens in layer i, but for what ranks them."""
     squares = [t * t for t in entering]
-    layers = total_macs(sizes, entering, squares, examples=1, restore=restore)
-    return layers + (sizes.width * entering[0] if probed else 0)
+    return total_macs(sizes, entering, squares, examples=1, restore=restore)
+
+
+def score_macs(sizes: Sizes, plan: Plan, tokens: Sequence[Number]) -> Number:
+    """What ranking costs beside the layers that `tokens` enter: a probe reads each token once, a
+    predictor every token that is left at its layer."""
+    if plan.score == "probe" and plan.steps:
+        return sizes.width * tokens[0]
+    if plan.predictor is not None:
+        own = (sizes.width + 1) * plan.predictor  # to its inner width, and from there to one
+        return own * sum(tokens[step.layer] for step in plan.steps)
+    return 0
 
 
 def dense_macs(sizes: Sizes, n: int, restore: Restore = "none") -> int:
     """MACs of one example of n tokens without steps. Dense gets the short last layer too."""
-    return example_macs(sizes, [n] * sizes.layers, restore, probed=False)
+    return example_macs(sizes, [n] * sizes.layers, restore)
 
 
 def executed_macs(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
     """MACs of one example of n tokens, `held` of them protected, under the plan, exactly as run."""
-    probed = plan.score == "probe" and len(plan.steps) > 0
-    return example_macs(sizes, plan.lengths(n, held), plan.restore, probed=probed)
+    entering = plan.lengths(n, held)
+    return example_macs(sizes, entering, plan.restore) + score_macs(sizes, plan, entering)
 
 
 def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
     """ToP eq. 4: softmax counted, FFN on all tokens that enter the layer, last layer whole."""
-    linear = 2 * sizes.width * (sizes.attended + sizes.keyed) + sizes.feed
-    quadratic = 2 * sizes.attended + sizes.heads
-    return sum(linear * t + quadratic * t * t for t in entering)
+    return sum(
+        (2 * own.width * (own.attended + own.keyed) + own.feed) * t
+        + (2 * own.attended + own.heads) * t * t
+        for own, t in zip(sizes.each, entering, strict=True)
+    )
 
 
 def reduction(
@@ -152,11 +188,11 @@ def reduction(
 
 
 def measured_reduction(
-    sizes: Sizes, restore: Restore, entering: NDArray[np.int64], *, max_length: int
+    sizes: Sizes, plan: Plan, entering: NDArray[np.int64], *, max_length: int
 ) -> Reduction:
     """As `reduction`, of an adaptive plan: from the tokens (N, L) that entered each layer of each
     example, because a length alone does not tell them."""
-    n, count = entering[:, 0], len(entering)
+    n, count, restore = entering[:, 0], len(entering), plan.restore
 
     def macs(tokens: NDArray[np.int64]) -> int:
         sums, squares = tokens.sum(0).tolist(), (tokens**2).sum(0).tolist()
@@ -164,7 +200,7 @@ def measured_reduction(
 
     dense = macs(np.repeat(n[:, None], sizes.layers, 1))
     paper = sum(paper_macs(sizes, [int(m)] * sizes.layers) for m in n)
-    executed = macs(entering)
+    executed = macs(entering) + score_macs(sizes, plan, entering.sum(0).tolist())
     return Reduction(
         unpadded=dense / executed,
         padded=count * dense_macs(sizes, max_length, restore) / executed,

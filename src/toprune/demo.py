@@ -65,6 +65,7 @@ def run(
     from toprune.bench import bench
     from toprune.export import export, measured
     from toprune.fit import Training
+    from toprune.pages.files import save_timings
     from toprune.workplace import check_out
 
     for name in ("dense", "pruned"):
@@ -104,6 +105,7 @@ def run(
     files = export(small, int8=True, say=say)
     files["measured"] = measured(small, {"test": sets["test"]})
     times = bench(small, texts=[row["text"] for row in sets["test"]], rounds=15, say=say)
+    save_timings(small, times)
     return bundle.report | {"exported": files, "bench": times}
 
 

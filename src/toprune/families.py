@@ -20,6 +20,7 @@ from torch import Tensor
 
 from toprune.cost import Sizes
 from toprune.errors import UserError
+from toprune.slim import Parts, shape_of
 
 Base = Any  # a Hugging Face base model
 Layer = Any  # one of its layers: its attributes are what a Family describes
@@ -49,6 +50,7 @@ class Family:
     convolution: "Convolution | None" = None  # beside the first layer
     positions: Callable[[Any], int] = lambda config: config.max_position_embeddings  # that fit
     images: bool = False  # pixel_values in place of input_ids
+    parts: Parts | None = None  # of models whose weights can be cut out
     since: str = "0.1"
 
 
@@ -106,13 +108,41 @@ def _bert(name: str, **own: Any) -> Family:
 
 def _bert_sizes(config: Any) -> Sizes:
     inside = getattr(config, "embedding_size", config.hidden_size)
-    return Sizes(
+    sizes = Sizes(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         inner=config.intermediate_size,
         entry=0 if inside == config.hidden_size else inside * config.hidden_size,
     )
+    shape = shape_of(config)
+    if shape is None:
+        return sizes
+    each = tuple(zip(shape.heads, shape.inner, strict=True))
+    return replace(sizes, width=shape.hidden, head_width=sizes.head_size, slim=each)
+
+
+def _bert_reader(model: Any) -> Any:
+    pooler = getattr(model.base_model, "pooler", None)
+    if pooler is not None:
+        return pooler.dense
+    head = getattr(model, "classifier", getattr(model, "qa_outputs", None))
+    return getattr(head, "dense", head)
+
+
+_BERT_PARTS = Parts(
+    mixed=lambda x: x.attention.output.dense,
+    grown=lambda x: x.intermediate.dense,
+    fed=lambda x: x.output.dense,
+    norms=lambda x: (x.attention.output.LayerNorm, x.output.LayerNorm),
+    tables=lambda base: (
+        base.embeddings.word_embeddings,
+        base.embeddings.position_embeddings,
+        base.embeddings.token_type_embeddings,
+    ),
+    entry=lambda base: base.embeddings.LayerNorm,
+    reader=_bert_reader,
+)
 
 
 def _after_padding(config: Any) -> int:
@@ -441,12 +471,12 @@ _VIT = Family(
 FAMILIES = {
     family.name: family
     for family in (
-        _bert("bert"),
-        _bert("roberta", positions=_after_padding),
-        _bert("xlm-roberta", positions=_after_padding),
-        _bert("electra"),
+        _bert("bert", parts=_BERT_PARTS),
+        _bert("roberta", positions=_after_padding, parts=_BERT_PARTS),
+        _bert("xlm-roberta", positions=_after_padding, parts=_BERT_PARTS),
+        _bert("electra", parts=_BERT_PARTS),
         _DISTILBERT,
-        _bert("camembert", positions=_after_padding),
+        _bert("camembert", positions=_after_padding, parts=_BERT_PARTS),
         _ALBERT,
         _MPNET,
         _DEBERTA,
@@ -489,7 +519,10 @@ def keep_layers(model: Any, kept: Sequence[int]) -> None:
     for i in reversed(range(len(layers))):
         if i not in kept:
             del holder[i]
+    shape = shape_of(config)
     config.num_hidden_layers = len(kept)
+    if shape is not None:
+        shape.of_layers(kept).write(config)
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = [config.layer_types[i] for i in kept]
 

@@ -111,9 +111,9 @@ class Learner(nn.Module):
         return {"loss": torch.stack(list(terms.values())).sum(), "logits": logits}
 
     def _selection(self, policy: Learn, teacher_scores: Tensor | None) -> dict[str, Tensor]:
-        settings = policy.selector.settings
         terms = {"penalty": policy.selector.penalty()}
         if self.rank_weight > 0 and teacher_scores is not None:
+            settings = policy.selector.settings
             rank = policy.rank_loss(RANK_LOSSES[settings.distill], teacher_scores, settings.top_k)
             terms["rank"] = self.rank_weight * rank
         return terms
@@ -158,7 +158,10 @@ class FitTrainer(Trainer):
         return self.buckets
 
     def _weights(self) -> list[Tensor]:
-        return [p for p in self.learner.model.parameters() if p.requires_grad]
+        """Of the model, but for those that a selector trains at a rate of its own."""
+        selector = self.learner.selector
+        own = {id(p) for p in selector.masks()} if selector is not None else set[int]()
+        return [p for p in self.learner.model.parameters() if p.requires_grad and id(p) not in own]
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         groups: list[dict[str, Any]] = [{"params": self._weights(), "lr": self.training.lr}]

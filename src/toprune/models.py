@@ -14,6 +14,7 @@ from toprune.errors import UserError
 from toprune.families import FAMILIES, family_named, family_of, image_shape, max_positions
 from toprune.heads import loader
 from toprune.images import PLACE, Images
+from toprune.slim import ENTRY, Shape, cut_to, shape_of
 from toprune.tasks import Task
 
 Source = Any  # a directory, a hub id, or a model object
@@ -41,16 +42,23 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
 
 def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
     """A model from disk or hub; without `head`, a new one, it must have its own."""
-    kind = loader(task, read_config(source))
+    config = read_config(source)
+    kind, how, shape = loader(task, config), dict(head), shape_of(config)
+    if shape is not None:
+        kind = _slim(kind, config, shape)
+        how["ignore_mismatched_sizes"] = True  # they are looked at below
     try:
         model, info = kind.from_pretrained(
-            str(source), output_loading_info=True, dtype=torch.float32, **head
+            str(source), output_loading_info=True, dtype=torch.float32, **how
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
             f"cannot read the weights in {source} ({_first_line(error)}); save or load them anew"
         ) from error
     family_of(model)
+    if shape is not None:
+        model.__class__ = kind.__base__
+        _check_shape(source, model, info, new_head=bool(head))
     if task.HEAD == "encoder":
         model.pooler = None  # a layer for pre-training; vectors are pooled without weights
     fresh = [name for name in info["missing_keys"] if "pooler" not in name]
@@ -60,6 +68,32 @@ def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
             "run 'toprune finetune' on it first"
         )
     return model
+
+
+def _slim(kind: Any, config: Any, shape: Shape) -> Any:
+    """The class of transformers for this config, but for modules that are cut to the shape as soon
+    as they are there: weights of that shape can then be loaded as ever."""
+    with torch.device("meta"):
+        stock: Any = type(kind.from_config(config))
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        stock.__init__(self, *args, **kwargs)
+        cut_to(self, family_of(self), shape)
+
+    own = {"__init__": init, "__module__": stock.__module__}
+    return type(stock.__name__, (stock,), own)
+
+
+def _check_shape(source: str | Path, model: Any, info: Any, *, new_head: bool) -> None:
+    """The config says what a slim model's weights are like; do they? Those of an old head may be
+    of any size where a new one is wanted."""
+    inside = f"{model.base_model_prefix}."
+    for name, found, told in sorted(info["mismatched_keys"]):
+        if not new_head or name.startswith(inside):
+            raise UserError(
+                f"{ENTRY} in the config of {source} does not fit its weights: {name} is "
+                f"{tuple(found)} there, not {tuple(told)}; get the model anew"
+            )
 
 
 def config_of(source: Source) -> Any:

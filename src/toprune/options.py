@@ -26,6 +26,25 @@ Schedule = Annotated[
     Literal["short", "paper"] | None,
     typer.Option(help="Of a GLUE task: short for a CPU, or ToP's own. Other options win over it."),
 ]
+# Names alone: `toprune.methods.METHODS` brings torch. A test holds them together.
+METHODS = (
+    "top",
+    "power_bert",
+    "ltp",
+    "lat",
+    "spatten",
+    "calibrate",
+    "random",
+    "truncate",
+    "pool",
+    "drop_layers",
+)
+Method = Annotated[
+    str,
+    typer.Option(
+        help=f"How the plan is found: {', '.join(METHODS)}.", autocompletion=lambda: list(METHODS)
+    ),
+]
 DATA = "CSV, TSV, JSONL, Parquet, a directory, or a hub name."
 Source = Annotated[str, typer.Option("--data", help=DATA)]
 TaskSource = Annotated[

@@ -14,11 +14,12 @@ from typing import Any, Literal, get_args
 
 from toprune.errors import UserError
 
-Score = Literal["received", "probe", "accumulated", "random", "pooled"]
+Score = Literal["received", "probe", "accumulated", "random", "predicted", "pooled"]
 # The last is none: neighbours are averaged until as many rows are left, and nobody is chosen.
 Restore = Literal["none", "last", "zero"]  # of dropped tokens, for heads that read every one
 
 ONCE: tuple[Score, ...] = ("probe", "random")  # ranked at the first step, for good
+ATTENDED: tuple[Score, ...] = ("received", "accumulated")  # ranked by attention probabilities
 
 SCHEMA = 1
 DENOMINATOR = 1000  # of ratios we write: finer than one token of a text of 512
@@ -76,6 +77,7 @@ class Plan:
     score: Score
     steps: tuple[Step, ...]
     probe: tuple[float, ...] | None = None  # (D,): score = state at the first step @ probe
+    predictor: int | None = None  # inner width of the networks that score, one at every step
     protect: tuple[int, ...] = ()
     protect_until: int | None = None
     min_tokens: int = 2
@@ -122,8 +124,27 @@ class Plan:
             f"keep ratios must not grow over the layers: {', '.join(map(str, keeps))}",
         )
         _require(
-            self.score == "received" or not self.adaptive,
-            f"a threshold is of attention received; score {self.score} has none",
+            self.score in ("received", "predicted") or not self.adaptive,
+            "a threshold is of attention received, or of a predictor's odds; "
+            f"score {self.score} has none",
+        )
+        odds = [step.threshold for step in self.steps if self.score == "predicted"]
+        _require(
+            all(value is None or value > 0 for value in odds),
+            "odds are positive; so must be their thresholds",
+        )
+        asked = self.predictor is not None
+        _require(
+            asked or self.score != "predicted" or not self.steps,
+            "score predicted needs the width of its predictors; train some first",
+        )
+        _require(
+            self.score == "predicted" or not asked,
+            f"predictors are given but the score is {self.score!r}; drop one",
+        )
+        _require(
+            self.predictor is None or self.predictor >= 1,
+            f"predictors of width {self.predictor}: at least 1",
         )
 
     def _check_probe(self) -> None:
@@ -179,6 +200,8 @@ class Plan:
             for step in self.steps
         ]
         fields = {"schema": self.schema} | vars(self) | {"steps": steps}
+        if self.predictor is None:  # of few plans: the others stay as older readers know them
+            del fields["predictor"]
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -265,6 +288,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "score": (str,),
     "steps": (list,),
     "probe": (list, NoneType),
+    "predictor": (int, NoneType),
     "protect": (list,),
     "protect_until": (int, NoneType),
     "min_tokens": (int,),
@@ -273,6 +297,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 }
 _OPTIONAL = {
     "probe",
+    "predictor",
     "protect",
     "protect_until",
     "min_tokens",

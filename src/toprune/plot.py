@@ -7,7 +7,8 @@ do. It brings its own white ground, and so is as readable on a dark page as on a
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape, quoteattr
+
+from toprune.pages.shell import escape
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 560, 50, 380  # of the plane; the legend is at its right
@@ -64,7 +65,7 @@ def chart(
     py = Scale(ticks(min(heights), max(heights)), BOTTOM, TOP)
     turned = f"translate(18 {(TOP + BOTTOM) / 2}) rotate(-90)"
     parts = [
-        _tag("rect", width=WIDTH, height=HEIGHT, fill="white"),
+        tag("rect", width=WIDTH, height=HEIGHT, fill="white"),
         _text(LEFT, 28, title, font_size=15),
         _text((LEFT + RIGHT) / 2, HEIGHT - 16, x, text_anchor="middle"),
         _text(0, 0, y, text_anchor="middle", transform=turned),
@@ -107,16 +108,16 @@ def _series(line: Line, px: Scale, py: Scale, number: int, row: float) -> list[s
     look = {"r": 4, "fill": "white" if is_ring else colour, "stroke": colour, "stroke_width": 2}
     ordered = sorted(line.points, key=lambda p: p.x)
     way = " ".join(f"{px(p.x):.1f},{py(p.y):.1f}" for p in ordered)
-    parts = [_tag("polyline", points=way, fill="none", stroke=colour, stroke_width=2)]
+    parts = [tag("polyline", points=way, fill="none", stroke=colour, stroke_width=2)]
     for p in ordered:
         if p.low is not None and p.high is not None:
             bar = (px(p.x), py(p.low), px(p.x), py(p.high))
             parts.append(_stroke(*bar, colour, class_="interval"))
-    parts += [_tag("circle", class_="marker", cx=px(p.x), cy=py(p.y), **look) for p in ordered]
+    parts += [tag("circle", class_="marker", cx=px(p.x), cy=py(p.y), **look) for p in ordered]
     return [
         *parts,
         _stroke(RIGHT + 16, row, RIGHT + 44, row, colour, stroke_width=2),
-        _tag("circle", cx=RIGHT + 30, cy=row, **look),
+        tag("circle", cx=RIGHT + 30, cy=row, **look),
         _text(RIGHT + 52, row + 4, line.name),
     ]
 
@@ -132,20 +133,21 @@ def ticks(low: float, high: float, about: int = 8) -> list[float]:
     return [float(f"{many * step:.12g}") for many in range(first, last + 1)]
 
 
-def _tag(name: str, text: str | None = None, /, **attributes: float | str) -> str:
+def tag(name: str, text: str | None = None, /, **attributes: float | str) -> str:
+    """An element. Names are written as Python can: `class_`, `stroke_width`."""
     told = {
         key.rstrip("_").replace("_", "-"): f"{value:.1f}" if isinstance(value, float) else value
         for key, value in attributes.items()
     }
-    inner = "".join(f" {key}={quoteattr(str(value))}" for key, value in told.items())
+    inner = "".join(f' {key}="{escape(str(value))}"' for key, value in told.items())
     return f"<{name}{inner}/>" if text is None else f"<{name}{inner}>{escape(text)}</{name}>"
 
 
 def _text(x: float, y: float, words: str, **attributes: float | str) -> str:
-    return _tag("text", words, x=x, y=y, **{"font_size": 13, "fill": INK} | attributes)
+    return tag("text", words, x=x, y=y, **{"font_size": 13, "fill": INK} | attributes)
 
 
 def _stroke(
     x1: float, y1: float, x2: float, y2: float, colour: str, **attributes: float | str
 ) -> str:
-    return _tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)

@@ -26,7 +26,8 @@ def largest_reduction(
     def executed(n: int, held: int) -> int:
         least = min(n, max(-(-n // DENOMINATOR), min_tokens, held))
         entering = [n] * (first + 1) + [least] * (sizes.layers - first - 1)
-        return example_macs(sizes, entering, restore, probed=score == "probe")
+        scored = sizes.width * n if score == "probe" else 0
+        return example_macs(sizes, entering, restore) + scored
 
     dense = sum(many * dense_macs(sizes, n, restore) for n, many in lengths.counts)
     return dense / sum(many * executed(n, held) for n, held, many in lengths.rows)

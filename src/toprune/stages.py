@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from toprune.attachment import Policy, attach, attach_policy, detach
 from toprune.batching import in_batches
@@ -326,6 +326,17 @@ def _hard(job: Job, plan: Plan, *, resume: bool) -> list[dict[str, float]]:
         label="hard stage",
         resume=resume,
     )
+
+
+def learned(path: Path, module: nn.Module, compute: Callable[[], None]) -> None:
+    """Fit a module that is beside the model, once; every process goes on with the same."""
+
+    def fitted() -> None:
+        compute()
+        _save(module.state_dict(), path)
+
+    once(path, fitted)
+    module.load_state_dict(load_file(path))
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:

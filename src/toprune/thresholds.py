@@ -19,7 +19,8 @@ from toprune.families import sizes_of
 from toprune.plan import Plan
 from toprune.progress import bar
 
-HALVINGS = 14
+HALVINGS = 24  # at most: odds of networks lie close together
+NEAR = 0.002  # above the budget that is good enough
 LARGEST = 1e4  # factor of thresholds
 
 
@@ -42,7 +43,7 @@ def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: B
     def reached(factor: float) -> float:
         counts = entering(model, scaled(plan, factor), numbered)
         advance()
-        return measured_reduction(sizes, plan.restore, counts, max_length=longest).unpadded
+        return measured_reduction(sizes, plan, counts, max_length=longest).unpadded
 
     low, high = -np.log(LARGEST), np.log(LARGEST)  # of the factor
     with bar("measuring thresholds", HALVINGS + 1) as advance:
@@ -52,8 +53,11 @@ def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: B
             )
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            if reached(float(np.exp(middle))) < budget.reduction:
+            found = reached(float(np.exp(middle))) / budget.reduction
+            if found < 1:
                 low = middle
-            else:
-                high = middle
+                continue
+            high = middle
+            if found < 1 + NEAR:
+                break
     return scaled(plan, float(np.exp(high)))

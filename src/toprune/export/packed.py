@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from toprune.attention import rotate, share_heads
 from toprune.cost import Sizes
 from toprune.families import Family, Layer, Projection
-from toprune.plan import ONCE, Plan, Step
+from toprune.plan import ATTENDED, ONCE, Plan, Step
+from toprune.predictor import predictors_of
 from toprune.tokens import by_place
 
 NOBODY = -1e30  # the logit of a place without a token: its probability is exactly 0
@@ -66,7 +67,8 @@ class PackedRun:
         layers: Sequence[Layer] = self.family.layers(self.base)
         self.last = len(layers) - 1
         self.whole = self.plan.restore != "none"
-        self.width, self.heads, self.size = self.plan.width, self.sizes.heads, self.sizes.head_size
+        self.width, self.size = self.plan.width, self.sizes.head_size
+        self.heads = [own.heads for own in self.sizes.each]  # by depth
         own: dict[Layer, tuple[nn.Linear, nn.Linear, nn.Linear]] = {}  # one for a shared layer
         for layer in layers:
             if layer not in own:
@@ -84,6 +86,7 @@ class PackedRun:
         self.keys = [own[layer][1] for layer in layers]
         self.values = [own[layer][2] for layer in layers]
         self.steps = {step.layer: step for step in self.plan.steps}
+        self.predictors = predictors_of(self.base)
         self.probe = None if self.plan.probe is None else torch.tensor(self.plan.probe)  # (D,)
 
     def begin(self, input_ids: Tensor, mask: Tensor) -> None:
@@ -119,12 +122,12 @@ class PackedRun:
             state = self._attend(module, i, x)
         elif self.plan.score == "pooled":
             state = self._pool(self._attend(module, i, x), step)
-        elif self.plan.score not in ONCE:
+        elif self.plan.score in ATTENDED:
             state = self._drop_by_attention(module, i, x, step)
         elif self.sorted:
             state = self._drop_the_end(module, i, x, step)
         else:
-            state = self._drop_for_good(module, i, x, step)
+            state = self._drop_by_state(module, i, x, step)
         return self.family.feed_forward(module, state)
 
     def convolve(self, module: Any, entered: Tensor, states: Tensor) -> Tensor:
@@ -149,7 +152,7 @@ class PackedRun:
         p = self._probabilities(module, i, x)
         if self.plan.score == "accumulated" and i < max(self.steps, default=-1):
             self._attended(p)
-        return self._after(module, p @ self._value(module, i, x), self.layout, x)
+        return self._after(module, i, p @ self._value(module, i, x), self.layout, x)
 
     def _head_row(self, module: Layer, i: int, x: Tensor) -> Tensor:
         """(B, D): the first token of each example reads all the others; exact and almost free."""
@@ -160,7 +163,7 @@ class PackedRun:
         if self.family.rotary is not None:
             q = rotate(q, *self.family.rotary(self.base, module, where[:, :1]))
         p = self._softmax(module, q, self._key(module, i, x), self.layout, where[:, :1], where)
-        context = (p @ self._value(module, i, x)).reshape(-1, self.sizes.attended)
+        context = (p @ self._value(module, i, x)).reshape(-1, self.heads[i] * self.size)
         state = self.family.after_attention(module, context, own)
         return self.family.feed_forward(module, state)
 
@@ -170,18 +173,20 @@ class PackedRun:
         layout, scores = self.layout, self._attended(p)
         rank, new = self._rank(scores), Layout.of(self._kept(step, scores))
         kept = rank[:, : new.size]  # (B, K')
-        heads = torch.arange(p.shape[0] * self.heads).view(-1, self.heads, 1)  # (B, H, 1)
+        many = self.heads[i]
+        heads = torch.arange(p.shape[0] * many).view(-1, many, 1)  # (B, H, 1)
         rows = heads * layout.size + kept.unsqueeze(1)  # (B, H, K')
         context = p.flatten(0, 2)[rows] @ v
         x = self._move(x, layout.first.unsqueeze(1) + kept, new)
-        return self._after(module, context, new, x)
+        return self._after(module, i, context, new, x)
 
-    def _drop_for_good(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
-        """The first step sorts the rows for good: every later one keeps a beginning."""
+    def _drop_by_state(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """By what attention made of the tokens. Where that sorts them for good, every later step
+        keeps a beginning."""
         state = self._attend(module, i, x)
-        layout, rank = self.layout, self._rank(self._known(state))
-        new = Layout.of(self._kept(step))
-        self.sorted = True
+        layout, scores = self.layout, self._told_by(state, i)
+        rank, new = self._rank(scores), Layout.of(self._kept(step, scores))
+        self.sorted = self.plan.score in ONCE
         return self._move(state, layout.first.unsqueeze(1) + rank[:, : new.size], new)
 
     def _drop_the_end(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
@@ -190,12 +195,12 @@ class PackedRun:
         k, v = self._key(module, i, x), self._value(module, i, x)
         x = self._move(x, old.at[:, : new.size], new)
         p = self._softmax(module, self._query(module, i, x), k, old, self._places(), where)
-        return self._after(module, p @ v, new, x)
+        return self._after(module, i, p @ v, new, x)
 
     def _drop_after(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """For heads that read every token: drop after the FFN, and remember what left."""
         p = self._probabilities(module, i, x)
-        state = self._after(module, p @ self._value(module, i, x), self.layout, x)
+        state = self._after(module, i, p @ self._value(module, i, x), self.layout, x)
         states = self.family.feed_forward(module, state)
         self.left.append((states, self.index))
         old = self.layout
@@ -205,7 +210,8 @@ class PackedRun:
             new = Layout.of(self._kept(step))
             return self._move(states, old.at[:, : new.size], new)
         self.sorted = self.plan.score in ONCE
-        scores = self._known(state) if self.sorted else self._attended(p)
+        attended = self.plan.score in ATTENDED
+        scores = self._attended(p) if attended else self._told_by(state, i)
         rank, new = self._rank(scores), Layout.of(self._kept(step, scores))
         return self._move(states, old.first.unsqueeze(1) + rank[:, : new.size], new)
 
@@ -268,10 +274,10 @@ class PackedRun:
 
     def _key(self, module: Layer, i: int, x: Tensor) -> Tensor:
         k = self._turned(module, self._lift(module, self.keys[i], x))
-        return share_heads(k, self.heads)
+        return share_heads(k, self.heads[i])
 
     def _value(self, module: Layer, i: int, x: Tensor) -> Tensor:
-        return share_heads(self._lift(module, self.values[i], x), self.heads)
+        return share_heads(self._lift(module, self.values[i], x), self.heads[i])
 
     def _softmax(
         self,
@@ -292,29 +298,31 @@ class PackedRun:
         q, k, where = self._query(module, i, x), self._key(module, i, x), self._places()
         return self._softmax(module, q, k, self.layout, where, where)
 
-    def _after(self, module: Layer, context: Tensor, layout: Layout, x: Tensor) -> Tensor:
+    def _after(self, module: Layer, i: int, context: Tensor, layout: Layout, x: Tensor) -> Tensor:
         """Context (B, H, K, d) of the rows of `layout`, back to packed, projected, added to x."""
-        rows = context.transpose(1, 2).reshape(-1, self.sizes.attended)[layout.live]
+        rows = context.transpose(1, 2).reshape(-1, self.heads[i] * self.size)[layout.live]
         return self.family.after_attention(module, rows, x)
 
     def _attended(self, p: Tensor) -> Tensor:
-        """(B, K): attention received from live queries, here or in all layers so far; its mean and
-        its sum rank alike."""
+        """(B, K): attention received from live queries in sum, the mean of the heads, here or in
+        all layers so far."""
         layout = self.layout
         live = layout.alive.to(p.dtype).unsqueeze(1).unsqueeze(1)  # (B, 1, 1, Q)
-        received = (live @ p).sum((1, 2))
+        received = (live @ p).mean((1, 2))
         if self.plan.score == "received":
             return received
         given = received.view(-1)[layout.live]  # (N,)
         self.total = given if self.total is None else self.total + given
         return self.total[layout.at]
 
-    def _known(self, state: Tensor) -> Tensor:
-        """(B, K): a score for good. Not a matrix product: those with a vector are slow, and int8
-        would round it."""
+    def _told_by(self, state: Tensor, i: int) -> Tensor:
+        """(B, K): scores that need no attention probabilities."""
         if self.plan.score == "random":
             return by_place(self._places())
+        if self.plan.score == "predicted":
+            return self.predictors[i].odds(state)[self.layout.at]
         assert self.probe is not None
+        # Not a matrix product: those with a vector are slow, and int8 would round it.
         return (state * self.probe).sum(1)[self.layout.at]
 
     def _rank(self, scores: Tensor) -> Tensor:
@@ -330,7 +338,7 @@ class PackedRun:
 
     def _kept(self, step: Step, scores: Tensor | None = None) -> Tensor:
         """(B,): ceil(keep * n) in integers, within the plan's limits, and of these those whose
-        score (B, K), the attention received in sum, is in the mean at the threshold or above."""
+        score (B, K) is at the threshold or above; of attention received in sum, its mean."""
         ratio = step.keep
         k = self.n * ratio.numerator + (ratio.denominator - 1)
         k = torch.div(k, ratio.denominator, rounding_mode="trunc")
@@ -343,8 +351,9 @@ class PackedRun:
         if step.threshold is None:
             return k
         assert scores is not None
-        queries = layout.k.unsqueeze(1).to(scores.dtype)
-        high = (scores / (self.heads * queries) >= step.threshold) | (_range(layout.size) == 0)
+        if self.plan.score in ATTENDED:
+            scores = scores / layout.k.unsqueeze(1).to(scores.dtype)
+        high = (scores >= step.threshold) | (_range(layout.size) == 0)
         if self.protected is not None:
             high = high | self.protected[layout.at]
         enough = (high & layout.alive).sum(1).clamp_min(self.plan.min_tokens)

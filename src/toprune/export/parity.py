@@ -5,6 +5,7 @@ right and differ. So a batch in which some step had to choose between such token
 and is drawn anew; every batch that counts must agree.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from toprune.export.graph import input_names
 from toprune.families import family_named, image_shape
 from toprune.images import INPUT
 from toprune.plan import Plan
+from toprune.predictor import predictors_of
 from toprune.tokens import Tokens, order, take
 
 TOLERANCE = 1e-4  # of logits up to 1; of larger ones, that share
@@ -39,15 +41,17 @@ class _Watched(Follow):
         self.ranked: Tensor | None = None  # (B, K) scores from best to worst
         self.threshold: float | None = None  # of the step that is being decided
 
-    def scores(self, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
-        scores = super().scores(state, received, tokens)
-        free = scores.masked_fill(~tokens.alive, torch.nan)
+    def scores(self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
+        scores, threshold = super().scores(layer, state, received, tokens), self.threshold
+        told = scores
+        if self.plan.score == "predicted":  # odds: a sure token would dwarf what is between others
+            told, threshold = scores.log(), None if threshold is None else math.log(threshold)
+        free = told.masked_fill(~tokens.alive, torch.nan)
         spread = (free - free.nanmean(1, keepdim=True)).square().nanmean(1, keepdim=True)
-        rows = order(scores, tokens)
         unit = spread.sqrt().clamp_min(1e-12)
-        self.ranked = take(scores / unit, rows)
-        if self.threshold is not None:
-            near = ((scores - self.threshold) / unit).abs().masked_fill(~tokens.alive, torch.inf)
+        self.ranked = take(told / unit, order(scores, tokens))
+        if threshold is not None:
+            near = ((told - threshold) / unit).abs().masked_fill(~tokens.alive, torch.inf)
             self.gap = min(self.gap, float(near.min()))
         return scores
 
@@ -184,7 +188,7 @@ def _clear_case(
     outputs: Sequence[str],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
     """(inputs, torch's outputs, draws that were thrown away)"""
-    watched = _Watched(plan)
+    watched = _Watched(plan, predictors=predictors_of(model))
     training = model.training
     attach_policy(model.eval(), watched)
     try:

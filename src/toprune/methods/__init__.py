@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from toprune.errors import UserError
+from toprune.methods.cofi import Cofi
 from toprune.methods.drop_layers import DropLayers
 from toprune.methods.lat import Lat
 from toprune.methods.ltp import Ltp
@@ -14,11 +15,27 @@ from toprune.methods.pool import Pool
 from toprune.methods.power_bert import PowerBert
 from toprune.methods.spatten import SpAtten
 from toprune.methods.top import Top
+from toprune.methods.tr_bert import TrBert
+from toprune.methods.transkimmer import Transkimmer
 from toprune.stages import Method
 
 METHODS: dict[str, Any] = {
     kind.NAME: kind
-    for kind in (Top, PowerBert, Ltp, Lat, SpAtten, Calibrate, Random, Truncate, Pool, DropLayers)
+    for kind in (
+        Top,
+        PowerBert,
+        Ltp,
+        Lat,
+        SpAtten,
+        Transkimmer,
+        TrBert,
+        Calibrate,
+        Random,
+        Truncate,
+        Pool,
+        DropLayers,
+        Cofi,
+    )
 }
 
 

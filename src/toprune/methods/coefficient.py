@@ -13,6 +13,7 @@ from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, expected_share
 from toprune.plan import Restore
 
+RECENT = 0.1  # weight of the last batch in what is known of recent ones
 GAIN = 1.0  # change of log lambda in a step, for every 1.0 that the sparsity is off its target
 
 
@@ -62,5 +63,7 @@ class Coefficient(nn.Module):
         return []
 
     def told(self) -> dict[str, Tensor]:
-        """For the log."""
-        return {"lambda": self.log_lambda.exp()}
+        """For the log: lambda, and the share of tokens that is expected after each layer."""
+        with torch.no_grad():
+            kept = self.ratios()
+        return {"lambda": self.log_lambda.exp()} | {f"kept_{i}": r for i, r in enumerate(kept)}

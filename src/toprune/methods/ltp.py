@@ -23,7 +23,7 @@ from toprune.attachment import Drop
 from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes
 from toprune.families import sizes_of
-from toprune.methods.coefficient import Coefficient
+from toprune.methods.coefficient import RECENT, Coefficient
 from toprune.plan import Plan, Restore, Score, Step
 from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
 from toprune.thresholds import meet
@@ -32,7 +32,6 @@ from toprune.tokens import Tokens
 LAMBDA = 0.1  # at the start: what its README gives
 MOST = 1.0  # lambda: beyond, the weights would learn to please it and nothing else
 LEAST = 1e-5  # of a threshold
-RECENT = 0.1  # weight of the last batch in what is known of recent ones
 
 
 @dataclass(frozen=True)

@@ -181,8 +181,16 @@ class Selector(nn.Module):
         return [self.lambdas] if self.lambdas.requires_grad else []
 
     def told(self) -> dict[str, Tensor]:
-        """For the log."""
-        return {f"lambda_{i + 1}": x for i, x in enumerate(self.lambdas)}
+        """For the log: the multipliers; of each layer the chance that it prunes, and the share of
+        tokens that is expected after it."""
+        told = {f"lambda_{i + 1}": x for i, x in enumerate(self.lambdas)}
+        with torch.no_grad():
+            rank_loga, gate_loga = self.logits()
+            kept = self.ratios(rank_loga, gate_loga)
+            opens = hard_concrete.p_open(gate_loga)
+        if self.settings.gates:
+            told |= {f"gate_{self.settings.first + i}": p for i, p in enumerate(opens)}
+        return told | {f"kept_{i}": share for i, share in enumerate(kept)}
 
     # -- the constraint ------------------------------------------------------------------------
 

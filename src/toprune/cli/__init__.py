@@ -1,0 +1,55 @@
+"""The command line: thin. Options become the library's settings, reports become tables.
+
+Nothing here imports torch before a command needs it: `--help` and `plan` answer at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+import toprune
+from toprune.cli.given import SOFT_SHARE, soft_share
+from toprune.cli.jobs import compare, demo
+from toprune.cli.look import check, show, supported
+from toprune.cli.serve import bench, evaluate, export
+from toprune.cli.train import finetune, prune
+from toprune.terminal import OneLine
+
+__all__ = ["SOFT_SHARE", "app", "finetune", "main", "prune", "soft_share"]
+
+app = typer.Typer(cls=OneLine, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+plan_app = typer.Typer(help="Look at a plan.json, or check it.")
+for command in (demo, finetune, prune, export):
+    app.command()(command)
+app.command("eval")(evaluate)
+for command in (bench, compare):
+    app.command()(command)
+app.command("families")(supported)
+app.add_typer(plan_app, name="plan")
+for command in (show, check):
+    plan_app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(toprune.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Token pruning for transformer encoders: a model, data and a budget in; a faster model out.
+
+    First taste, no training: **toprune prune --model M --data reviews.csv --budget 3x --epochs 0
+    --out small**
+
+    Then for good: the same without --epochs 0, and **toprune eval small --data test.csv**
+    """
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,62 @@
+"""From words on a command line to the library's settings."""
+
+from typing import Any
+
+from toprune.errors import UserError
+
+SOFT_SHARE = 0.2  # of the epochs in which masks are learned
+
+
+def data(
+    source: str | None,
+    text: str | None,
+    pair: str | None,
+    label: str | None,
+    max_length: int | None,
+    skip_bad_rows: bool,
+) -> Any:
+    from toprune.api import Data
+
+    return Data(source, columns(text, pair, label), max_length, skip_bad_rows)
+
+
+def task(name: str, model: str, **settings: Any) -> Any:
+    """The task, by its name where nothing is set: then the model's directory says how."""
+    from toprune.api import settle_task
+
+    given = {key: value for key, value in settings.items() if value is not None}
+    return settle_task(name, model, given) if given else name
+
+
+def columns(text: str | None, pair: str | None, label: str | None) -> Any:
+    from toprune.columns import Columns
+
+    return Columns(text, pair, label)
+
+
+def several(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(option: str, text: str, like: str) -> list[int]:
+    parts = several(text)
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise UserError(f"{option} {text!r} is not like {like}")
+    return [int(part) for part in parts]
+
+
+def soft_share(epochs: float, asked: float | None, share: float = SOFT_SHARE) -> float:
+    """Epochs that learn masks: a share of all, and one at least when there are two or more."""
+    soft = asked if asked is not None else epochs * share
+    if asked is None and epochs >= 2 and share < 1:
+        soft = max(1.0, round(soft))
+    if not 0 <= soft <= epochs:
+        raise UserError(f"--epochs {epochs:g} must be 0 or more, and --soft-epochs at most that")
+    return soft
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--distill-weight {text!r} is not a number; say one, or auto") from None

@@ -1,0 +1,93 @@
+"""Whole jobs in one command: the demo, and methods side by side."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toprune import options as o
+from toprune import tables
+from toprune.cli import given
+from toprune.terminal import hush, tell
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the models go.")] = Path("toprune-demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="About 3 minutes, less accurate.")] = False,
+    overwrite: o.Overwrite = False,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Fine-tune, prune to a real 3x, evaluate, export and time: an embedded model, film reviews."""
+    hush(debug)
+    from toprune.demo import FULL, QUICK, run
+
+    say = partial(typer.echo, err=True)
+    report = run(QUICK if quick else FULL, out, overwrite=overwrite, say=say)
+    last = f"The pruned model is in {out / 'pruned'}, the dense one in {out / 'dense'}."
+    tell(report | {"out": str(out)}, as_json, tables.demo(report), last)
+
+
+def compare(
+    model: o.Model,
+    budgets: Annotated[str, typer.Option(help="All of them, like 2x,3x,4x.")],
+    out: Annotated[Path, typer.Option(help="Directory of a new comparison, or of this one.")],
+    data: o.TaskSource = None,
+    task: o.Task = "classify",
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    max_length: o.MaxLength = None,
+    stride: o.Stride = None,
+    no_answer: o.NoAnswer = None,
+    pooling: o.Pooling = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Like top,top:received,random; all if not given.")
+    ] = None,
+    epochs: Annotated[float, typer.Option(help="In all, the same for every method.")] = 5,
+    lr: o.Lr = 1e-4,
+    batch_size: o.BatchSize = 32,
+    protect_first: Annotated[
+        bool | None,
+        typer.Option("--protect-first/--no-protect-first", help="As toprune prune has it."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Every run once with each, like 0,1,2.")] = "0",
+    timed: Annotated[
+        bool, typer.Option("--time", help="Then export and time all; let nothing else run.")
+    ] = False,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Methods side by side: the same model, data, epochs and seeds; a table, a chart, and JSON.
+
+    Example: **toprune compare --model dense --data reviews.csv --methods top,power_bert,random
+    --budgets 2x,3x --out compared**
+
+    What is in --out already is not done again: the same command goes on after a stop, and more
+    methods, budgets and seeds may join later.
+    """
+    hush(debug)
+    from toprune.compare import compare as run
+    from toprune.fit import Training
+    from toprune.methods import METHODS
+
+    soft = given.soft_share(epochs, None)
+    report = run(
+        model,
+        given.data(data, text, pair, label, max_length, skip_bad_rows),
+        list(METHODS) if methods is None else given.several(methods),
+        given.several(budgets),
+        out=out,
+        task=given.task(task, model, stride=stride, no_answer=no_answer, pooling=pooling),
+        training=Training(
+            soft_epochs=soft, hard_epochs=epochs - soft, lr=lr, batch_size=batch_size
+        ),
+        seeds=given.numbers("--seeds", seeds, "0,1,2"),
+        protect_first=protect_first,
+        timed=timed,
+        say=partial(typer.echo, err=True),
+    )
+    last = f"The comparison is in {out}: compare.md, compare.svg, compare.json, and the runs."
+    tell(report | {"out": str(out)}, as_json, tables.compared(report), last)

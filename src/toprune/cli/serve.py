@@ -1,0 +1,195 @@
+"""What becomes of a bundle: the fast file, its metrics, its times."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import toprune
+from toprune import options as o
+from toprune import tables
+from toprune.cli import given
+from toprune.errors import UserError
+from toprune.terminal import hush, tell, warn_in_one_line
+
+
+def export(
+    bundle: o.Bundle,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="A second file with int8 weights, onnx/model_int8.onnx.")
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled data: measure what the files are worth on it.")
+    ] = None,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    task: o.ForeignTask = None,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Write the fast file: onnx/model.onnx, with the tokens really gone, checked against torch.
+
+    Example: **toprune export small --int8 --data test.csv**
+    """
+    hush(debug)
+    from toprune.export import export as write
+    from toprune.export import measured
+
+    report = write(bundle, int8=int8, task=task, say=partial(typer.echo, err=True))
+    if data is not None:
+        report["measured"] = measured(
+            bundle,
+            data,
+            columns=given.columns(text, pair, label),
+            split=split,
+            skip_bad_rows=skip_bad_rows,
+        )
+    tell(report, as_json, tables.exported(report), f"The files are in {bundle / 'onnx'}.")
+
+
+def evaluate(
+    bundle: o.Bundle,
+    data: o.Source,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    task: o.ForeignTask = None,
+    max_length: o.MaxLength = None,
+    runtime: Annotated[
+        Literal["torch", "onnx", "openvino"],
+        typer.Option(help="onnx and openvino run the exported file; no torch is needed."),
+    ] = "torch",
+    precision: Annotated[
+        Literal["fp32", "int8"], typer.Option(help="Which of the exported files.")
+    ] = "fp32",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the exported file; every core if not given.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Bulk work: answers to every row go to this .jsonl; no labels needed."),
+    ] = None,
+    overwrite: o.Overwrite = False,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Metrics of a bundle, or of any fine-tuned model, on labelled data; or answers to raw texts.
+
+    Example: **toprune eval small --data test.csv --runtime onnx**
+
+    Bulk work: **toprune eval small --data in.jsonl --out out.jsonl --runtime onnx**
+    """
+    columns = given.columns(text, pair, label)
+    if task is not None and runtime != "torch":
+        raise UserError("an exported file knows its task; say --task to toprune export")
+    if out is not None and (label is not None or split is not None):
+        raise UserError("--out answers every row of a file; --label and --split are for metrics")
+    if out is not None and out.exists() and not overwrite:
+        raise UserError(f"{out} is there already; choose another --out or say --overwrite")
+    if runtime != "torch":
+        from toprune.run.runner import Runner
+
+        if not debug:
+            warn_in_one_line()
+        runner = Runner(
+            bundle, precision=precision, threads=threads, runtime=runtime, max_length=max_length
+        )
+        if out is None:
+            from toprune.glue import glue_in
+            from toprune.run.evaluate import evaluate as measure
+
+            report = measure(
+                runner,
+                data,
+                glue=glue_in(bundle),
+                columns=columns,
+                split=split,
+                skip_bad_rows=skip_bad_rows,
+            )
+            tell(report, as_json, tables.evaluated(report))
+            return
+        from toprune.progress import bar
+        from toprune.run.bulk import score_file
+
+        with bar("scoring", None) as advance:
+            count = score_file(
+                runner,
+                data,
+                out,
+                text=text,
+                pair=pair,
+                skip_bad_rows=skip_bad_rows,
+                progress=advance,
+            )
+        tell({"rows": count, "out": str(out)}, as_json, f"{count} answers are in {out}.")
+        return
+    if out is not None:
+        raise UserError("--out needs an exported file; say --runtime onnx (after toprune export)")
+    if precision != "fp32" or threads is not None:
+        raise UserError("--precision and --threads are for exported files; say --runtime onnx, too")
+    hush(debug)
+    asked = given.data(data, text, pair, label, max_length, skip_bad_rows)
+    report = toprune.evaluate(bundle, asked, split=split, task=task)
+    tell(report, as_json, tables.evaluated(report))
+
+
+def bench(
+    bundle: o.Bundle,
+    data: Annotated[
+        str | None, typer.Option(help="Your own texts; random tokens when not given.")
+    ] = None,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    lengths: Annotated[
+        str | None, typer.Option(help="Lengths of random texts in tokens, like 128,256,512.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="That a model may use.")] = 1,
+    rounds: Annotated[int, typer.Option(min=5, help="Turns that every model takes.")] = 20,
+    batch: Annotated[int, typer.Option(min=1, help="Also with so many texts a call.")] = 1,
+    fp32: Annotated[bool, typer.Option("--fp32", help="Leave out the int8 files.")] = False,
+    seed: o.Seed = 0,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Dense and pruned side by side on this machine, as ratios; says so when it is not worth it.
+
+    Example: **toprune bench small --data test.csv --threads 2**
+    """
+    hush(debug)
+    from toprune.bench import bench as race
+    from toprune.glue import glue_in, load_texts
+    from toprune.run.sheet import Sheet
+
+    texts = None
+    if data is not None:
+        sheet = Sheet.load(bundle)
+        columns = replace(given.columns(text, pair, None), images=sheet.images)
+        texts = load_texts(
+            data,
+            task=sheet.task,
+            glue=glue_in(bundle),
+            columns=columns,
+            split=split,
+            skip_bad_rows=skip_bad_rows,
+        )
+    report = race(
+        bundle,
+        texts=texts,
+        lengths=None if lengths is None else given.numbers("--lengths", lengths, "128,256,512"),
+        threads=threads,
+        rounds=rounds,
+        int8=not fp32,
+        batch=batch,
+        seed=seed,
+        say=partial(typer.echo, err=True),
+    )
+    tell(report, as_json, tables.bench(report))

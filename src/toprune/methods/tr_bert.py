@@ -1,0 +1,228 @@
+"""TR-BERT (NAACL'21): two selectors, one early and one half-way, say whether a token stays.
+
+Read beside the paper. A *selector* is p = sigmoid(W2 gelu(W1 h)), 32 wide. It first imitates a
+heuristic: tokens matter by |<d answer / d h_late, h_late - h>|, what their state will still become
+in the direction that the answer depends on. Then (`samples`) it is trained by policy gradient
+beside the weights: every text is read several times with selections drawn by chance, the reward
+is -loss - alpha * (mean share kept), less its mean over the draws of the text. At inference tokens
+stay where p >= 1/2, and their number adapts to the text.
+
+Ours: imitation needs no labels (the margin in place of the loss) and aims at the top tokens of the
+two-step schedule that meets the budget. By default that is all, and the epochs go to the weights:
+the policy gradient takes `samples` passes for one. It sets out from the imitation, which is why no
+draw is guided by the heuristic any more. alpha follows the budget (`coefficient.py`), and one
+factor of the odds at which tokens stay is bisected until the texts execute it on average.
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from toprune.attachment import Drop, attach_policy, detach
+from toprune.families import sizes_of
+from toprune.fit import Learner
+from toprune.heads import ask, reads_all
+from toprune.methods.predicted import Predictors, met
+from toprune.plan import Plan, Restore, Score, Step
+from toprune.predictor import Predictor, add_predictors
+from toprune.probe import Record
+from toprune.progress import bar
+from toprune.stages import (
+    PROBE_TEXTS,
+    Job,
+    Outcome,
+    Stage,
+    learned,
+    shared_out,
+    soft_stage,
+)
+from toprune.tokens import Tokens, gather_alive, order, ranks
+
+ALPHA = 1.0  # at the start: of its scripts for classification
+MOST = 10.0  # alpha
+SPAN = 0.09  # imitation has found the place, and the weights of a network move slowly
+TOKENS = 50_000  # that a selector is fitted to
+PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: over all tokens, at once, of Adam
+
+
+@dataclass(frozen=True)
+class TrBert:
+    first: int = 0  # layer of the first selector; the second is half-way
+    inner: int = 32  # width of a selector
+    samples: int = 0  # draws of a text while selectors are trained (the paper: 8); 0: they are not
+
+    NAME: ClassVar[str] = "tr_bert"
+    SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        schedule = self.schedule(job)
+        layers = [step.layer for step in schedule.steps]
+        torch.manual_seed(job.training.seed)
+        made = add_predictors(job.model, layers, self.inner, normed=False)
+        learned(job.work / "selectors.safetensors", made, lambda: imitate(job, schedule, made))
+
+        if self.samples == 0 or job.training.soft_epochs == 0:
+            job.training = shared_out(job.training, ("hard",))
+            return Outcome(met(job, layers, self.inner), None, [])
+
+        def end(policy: "Draw") -> tuple[Plan, float]:
+            expected = 1 / (1 - float(policy.selector.sparsity()))
+            return met(job, layers, self.inner), expected
+
+        return soft_stage(
+            job,
+            lambda: Draw(Predictors(ALPHA, MOST, SPAN, job, made), job),
+            end,
+            resume=resume,
+            kind=partial(PolicyGradient, samples=self.samples),
+        )
+
+    def schedule(self, job: Job) -> Plan:
+        """Two steps, as steep as each other, that meet the budget."""
+        layers = sorted({self.first, max(self.first, sizes_of(job.model).layers // 2 - 1)})
+        steps = tuple(Step(layer, Fraction(1, 2**i)) for i, layer in enumerate(layers, 1))
+        return job.repaired(replace(job.blank(), steps=steps, predictor=self.inner))
+
+
+# -- imitation ---------------------------------------------------------------------------------
+
+
+def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
+    """Fit every selector to the heuristic's top tokens at its layer, on the dense model."""
+    batches = job.some(PROBE_TEXTS)
+    seen: dict[int, list[tuple[Tensor, Tensor]]] = {step.layer: [] for step in schedule.steps}
+    sizes = sizes_of(job.model)
+    record = Record(
+        sizes.layers - 1,
+        whole=reads_all(job.task, job.model.config),
+        protect=job.protect,
+        protect_until=job.protect_until,
+    )
+    late = min(sizes.layers - 2, sizes.layers * 2 // 3)
+    training = job.model.training
+    attach_policy(job.model.eval(), record)
+    try:
+        with bar("fitting selectors", len(batches)) as advance:
+            for batch in batches:
+                with torch.enable_grad():
+                    said = ask(job.model, job.task, batch)[0]
+                    margin = job.task.margin(said, batch["attention_mask"]).sum()
+                    (grad,) = torch.autograd.grad(margin, record.states[late])
+                assert record.tokens is not None
+                for step in schedule.steps:
+                    state = record.states[step.layer].detach()
+                    matters = saliency(grad, record.states[late].detach(), state)
+                    wanted = chosen(matters, record.tokens, schedule, step)
+                    count = record.tokens.alive & ~record.tokens.protected
+                    seen[step.layer].append((state[count], wanted[count]))
+                advance()
+    finally:
+        detach(job.model).train(training)
+    generator = torch.Generator().manual_seed(job.training.seed)
+    for layer, pairs in seen.items():
+        states, wanted = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        some = torch.randperm(len(states), generator=generator)[:TOKENS]
+        selector: Any = selectors[str(layer)]
+        fit(selector, states[some], wanted[some], generator)
+
+
+def saliency(grad: Tensor, late: Tensor, state: Tensor) -> Tensor:
+    """|<g, h_late - h>| of every token: (B, S, D) each -> (B, S)"""
+    return (grad * (late - state)).sum(-1).abs()
+
+
+def chosen(matters: Tensor, tokens: Tokens, schedule: Plan, step: Step) -> Tensor:
+    """(B, S) one where a token is among those that the step would keep by this score."""
+    k = torch.tensor([schedule.keep(step, int(n)) for n in tokens.n])  # (B,)
+    return (ranks(order(matters, tokens)) < k[:, None].to(matters.device)).to(matters.dtype)
+
+
+def fit(selector: Predictor, states: Tensor, wanted: Tensor, generator: torch.Generator) -> None:
+    """Logistic regression, with a hidden layer: states (N, D), wanted (N,)."""
+    adam = torch.optim.Adam(selector.parameters(), lr=RATE)
+    with torch.enable_grad():
+        for _ in range(PASSES):
+            for rows in torch.randperm(len(states), generator=generator).split(ROWS):
+                loss = F.binary_cross_entropy_with_logits(selector(states[rows]), wanted[rows])
+                adam.zero_grad()
+                loss.backward()
+                adam.step()
+
+
+# -- policy gradient ---------------------------------------------------------------------------
+
+
+class Draw:
+    """The policy of that stage: selectors draw who goes on, and remember how likely that was."""
+
+    def __init__(self, selector: Predictors, job: Job):
+        self.selector = selector
+        self.protect, self.protect_until = job.protect, job.protect_until
+        self.restore: Restore = job.restore
+        self.unlikely: list[Tensor] = []  # of each selector (B,): -log p of its draw, token mean
+        self.kept: list[Tensor] = []  # (B,): share of the text's tokens
+
+    def begin(self) -> None:
+        self.unlikely, self.kept = [], []
+
+    def scored(self, layer: int) -> bool:
+        return False
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        if layer not in self.selector.layers:
+            return None
+        logits = self.selector.network(layer)(state)  # (B, K)
+        stay = torch.rand_like(logits) < logits.sigmoid()
+        nll = F.binary_cross_entropy_with_logits(logits, stay.to(logits), reduction="none")
+        free = tokens.alive & ~tokens.protected
+        self.unlikely.append((nll * free).sum(1) / free.sum(1).clamp_min(1))
+        alive = tokens.alive & (stay | tokens.protected)
+        self.kept.append(alive.sum(1) / tokens.n)
+        self.selector.saw(layer, alive.sum() / tokens.n.sum())
+        return Drop(*gather_alive(replace(tokens, alive=alive, full=False)))
+
+
+class PolicyGradient(Learner):
+    """Every text is read `samples` times in a batch, each with another draw."""
+
+    def __init__(self, model: Any, task: Any, *, samples: int, policy: Draw, **how: Any):
+        super().__init__(model, task, **how)
+        self.draw, self.selector, self.samples = policy, policy.selector, samples
+
+    def forward(
+        self,
+        labels: Tensor | None = None,
+        teacher_logits: Tensor | None = None,
+        teacher_scores: Tensor | None = None,
+        teacher_states: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> dict[str, Tensor]:
+        """The weights learn the dense model's answers, the selectors which draws helped."""
+        assert teacher_logits is not None
+        many = {name: x.repeat_interleave(self.samples, 0) for name, x in inputs.items()}
+        logits, _ = ask(self.model, self.task, many)
+        rows = range(len(logits))
+        losses = torch.stack([self._loss(logits, teacher_logits, many, i) for i in rows])
+        alpha = self.selector.moved()
+        kept, unlikely = torch.stack(self.draw.kept).mean(0), torch.stack(self.draw.unlikely).sum(0)
+        policy = (advantage(losses.detach(), kept, alpha, self.samples) * unlikely).mean()
+        self.parts = {"distill": float(losses.detach().mean()), "policy": float(policy.detach())}
+        return {"loss": losses.mean() + policy, "logits": logits}
+
+    def _loss(self, said: Tensor, wanted: Tensor, many: dict[str, Tensor], i: int) -> Tensor:
+        mask, j = many["attention_mask"][i : i + 1], i // self.samples
+        return self.task.distill_loss(said[i : i + 1], wanted[j : j + 1], mask)
+
+
+def advantage(losses: Tensor, kept: Tensor, alpha: Tensor, samples: int) -> Tensor:
+    """(B * samples,): reward -loss - alpha * kept, less its mean over the draws of a text."""
+    reward = (-losses - alpha * kept).view(-1, samples)
+    return (reward - reward.mean(1, keepdim=True)).view(-1)

@@ -1,0 +1,120 @@
+"""Transkimmer (ACL'22): a small network at every layer says of each token whether it stays.
+
+Read beside the paper. The *predictor* of a layer reads a token's state: LN, Linear(d, d), LN, GELU,
+then keep or drop. In training the choice is drawn (Gumbel-softmax, hard, with a straight-through
+gradient), a token that has left stays away, and lambda * (mean share kept over layers) is added to
+the loss; model and predictors are trained together from the start. At inference the likelier choice
+counts, and the number of tokens adapts to the text.
+
+Ours: two outputs of which only the difference matters are one. Tokens leave after attention, as
+everywhere in this house, so the first predictor has seen one attention and none reads embeddings
+alone. Dropped keys are gone from the softmax, not zeroed after it (the author calls that a bug).
+Padding is not counted, and inference draws nothing. lambda follows the budget (`coefficient.py`),
+and one factor of the odds at which tokens stay is bisected until the texts execute the budget on
+average. Predictors start nearer to their decision than the paper's, which has thousands of steps to
+get there, and learn at a rate of their own. What they cost is counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from toprune.attachment import Drop
+from toprune.families import sizes_of
+from toprune.methods.predicted import Predictors, met
+from toprune.plan import Plan, Restore, Score
+from toprune.predictor import add_predictors
+from toprune.stages import Job, Outcome, Stage, soft_stage
+from toprune.tokens import Tokens, gather_alive
+
+LAMBDA = 0.5  # at the start: of its scripts for GLUE
+MOST = 5.0  # lambda: beyond, the weights would learn to please it and nothing else
+SPAN = 0.9  # weights of a network, not masks: a tenth of their rate
+SMALL = 0.02  # spread of the last layer's weights at the start
+
+
+@dataclass(frozen=True)
+class Transkimmer:
+    first: int = 0  # first layer that may prune
+    open: float = 3.0  # logit of staying at the start (the paper: 10)
+    temperature: float = 1.0  # of the Gumbel-softmax
+
+    NAME: ClassVar[str] = "transkimmer"
+    SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        sizes = sizes_of(job.model)
+        torch.manual_seed(job.training.seed)
+        layers = range(self.first, sizes.layers - 1)
+        made = add_predictors(job.model, layers, sizes.width, normed=True)
+        for predictor in made.children():
+            start(predictor, self.open)
+        if job.training.soft_epochs == 0:
+            return Outcome(met(job, layers, sizes.width), None, [])
+
+        def begin() -> "Skim":
+            return Skim(Skimmers(LAMBDA, MOST, SPAN, job, made), job, self.temperature)
+
+        def end(policy: "Skim") -> tuple[Plan, float]:
+            expected = 1 / (1 - float(policy.selector.sparsity()))
+            return met(job, layers, sizes.width), expected
+
+        return soft_stage(job, begin, end, resume=resume)
+
+
+def start(predictor: Any, open_: float) -> None:
+    """Nearly all tokens stay to begin with."""
+    nn.init.normal_(predictor.keep.weight, std=SMALL)
+    nn.init.constant_(predictor.keep.bias, open_)
+
+
+class Skimmers(Predictors):
+    kept: Sequence[Tensor] = ()  # this pass: the share that each layer leaves
+
+    def penalty(self) -> Tensor:
+        """lambda * mean over layers of the share that is left; lambda moves on the way."""
+        return self.moved() * torch.stack(list(self.kept)).mean()
+
+
+def drawn(logits: Tensor, temperature: float) -> Tensor:
+    """One or zero, with the gradient of the softer choice: Gumbel-softmax of two is a sigmoid with
+    logistic noise."""
+    u = torch.rand_like(logits).clamp(1e-6, 1 - 1e-6)
+    soft = ((logits + u.log() - (1 - u).log()) / temperature).sigmoid()
+    hard = (soft > 0.5).to(soft)
+    return hard + (soft - soft.detach())  # brackets: (1 + s) - s is not 1 in floats
+
+
+class Skim:
+    """The policy of the soft stage: every layer draws who goes on."""
+
+    def __init__(self, selector: Skimmers, job: Job, temperature: float):
+        self.selector, self.temperature = selector, temperature
+        self.protect, self.protect_until = job.protect, job.protect_until
+        self.restore: Restore = job.restore
+
+    def begin(self) -> None:
+        self.selector.kept = []
+
+    def scored(self, layer: int) -> bool:
+        return False
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        selector = self.selector
+        if layer not in selector.layers:
+            return None
+        weight = drawn(selector.network(layer)(state), self.temperature)  # (B, K)
+        weight = weight.masked_fill(tokens.protected, 1.0)
+        if tokens.weight is not None:
+            weight = weight * tokens.weight
+        share = (weight * tokens.alive).sum() / tokens.n.sum()
+        selector.kept = [*selector.kept, share]
+        selector.saw(layer, share)
+        alive = tokens.alive & (weight > 0)
+        return Drop(*gather_alive(replace(tokens, weight=weight, alive=alive, full=False)))

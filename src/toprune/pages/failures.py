@@ -1,0 +1,127 @@
+"""Who pays for the speed: recall class by class, and examples whose answer changed."""
+
+from typing import Any
+
+from toprune.pages.charts import Group, Mark, ranges
+from toprune.pages.parts import figure, figures, legend, number, paragraph, table, words
+
+Report = dict[str, Any]
+SHOWN = 20  # classes in the chart, those that moved most
+UNITS = {"tokens": "words", "rank": "queries", "answer": "questions"}
+OUTCOMES = {  # of an example: a class of the style, and words
+    "lost": ("bad", "was right, or nearer"),
+    "won": ("good", "is right now, or nearer"),
+    "even": ("soft", "as good as before"),
+}
+
+STYLE = """
+.cases { list-style: none; padding: 0; margin: 1rem 0; display: grid; gap: .9rem; }
+.cases li {
+  border: 1px solid var(--rule); border-left: .25rem solid var(--rule); border-radius: .5rem;
+  padding: .7rem .9rem; overflow-wrap: anywhere;
+}
+.cases li.bad { border-left-color: var(--bad); }
+.cases li.good { border-left-color: var(--good); }
+.cases blockquote { margin: 0 0 .5rem; }
+.cases dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .8rem; margin: 0; }
+.cases dt { color: var(--soft); }
+.cases dd { margin: 0; }
+"""
+
+
+def classes(report: Report) -> str:
+    found = report.get("classes") or []
+    if not found:
+        return ""
+    order = sorted(range(len(found)), key=lambda i: _moved(found[i]))
+    known = [i for i in order if found[i]["dense"] is not None]
+    rows = [
+        [
+            words(found[i]["name"]),
+            number(report, "classes", i, "count", form=","),
+            number(report, "classes", i, "dense", form=".1f", times=100),
+            number(report, "classes", i, "pruned", form=".1f", times=100),
+            _change(found[i]),
+            number(report, "classes", i, "changed", form=","),
+        ]
+        for i in order
+    ]
+    header = ("", "of it", "dense", "pruned", "change", "changed answers")
+    numbers = table("Recall in points: how many of its own are found", header, rows)
+    if not known:
+        return numbers
+    worst = sorted(known, key=lambda i: -abs(_moved(found[i])))[:SHOWN]
+    groups = [
+        Group(found[i]["name"], [Mark(kind, 100 * found[i][kind]) for kind in ("dense", "pruned")])
+        for i in order
+        if i in worst
+    ]
+    says = "; ".join(
+        f"{g.name}: dense {g.marks[0].value:.1f}, pruned {g.marks[1].value:.1f}" for g in groups
+    )
+    some = "" if len(groups) == len(found) else f", {len(groups)} classes that moved most"
+    keys = legend([("dense", "dense"), ("pruned", "pruned")])
+    title = f"Recall in points{some}"
+    return paragraph("Recall is the share of a class's own that a model finds.") + figures(
+        figure("classes", title, f"{says}.", ranges(groups), numbers, keys)
+    )
+
+
+def _moved(row: dict[str, Any]) -> float:
+    return 0.0 if row["dense"] is None else row["pruned"] - row["dense"]
+
+
+def _change(row: dict[str, Any]) -> str:
+    if row["dense"] is None:
+        return "\u2013"
+    return f"{100 * _moved(row):+.1f}".replace("-", "\u2212")
+
+
+def examples(report: Report) -> str:
+    found = report.get("changed")
+    if not found:
+        return ""
+    if not found["examples"]:
+        return paragraph("Dense and pruned give the same answer to every example.")
+    cases = "".join(_case(report, i) for i in range(len(found["examples"])))
+    return paragraph(_counted(report)) + f'<ul class="cases">{cases}</ul>'
+
+
+def _counted(report: Report) -> str:
+    found, shown = report["changed"], len(report["changed"]["examples"])
+    if found["count"] is None:
+        return f"These {shown} are where dense and pruned are farthest apart."
+    unit = UNITS.get(report.get("task", ""), "examples")
+    unit = "sentences" if unit == "words" else unit
+    told = f"{number(report, 'changed', 'count', form=',')} {unit} get another answer than before."
+    if "lost" in found:
+        told += (
+            f" Of these {number(report, 'changed', 'lost', form=',')} got worse, "
+            f"{number(report, 'changed', 'won', form=',')} got better."
+        )
+    return told if shown == found["count"] else f"{told} Here are {shown} of them."
+
+
+def _case(report: Report, at: int) -> str:
+    case = report["changed"]["examples"][at]
+    kind, verdict = OUTCOMES.get(case.get("outcome", ""), ("", ""))
+    lines = [f"<blockquote>{words(case['text'])}</blockquote>"]
+    if "pair" in case:
+        lines.append(f"<blockquote>{words(case['pair'])}</blockquote>")
+    told: list[tuple[str, str]] = []
+    alone = "dense" not in case and report.get("task") == "embed"
+    names = {"dense": "dense", "pruned": "cosine of the two vectors" if alone else "pruned"}
+    for key, name in (names | {"label": "label"}).items():
+        if key in case:
+            told.append((name, _answer(report, at, key)))
+    if verdict:
+        told.append(("the dense one" if kind == "bad" else "the pruned one", verdict))
+    pairs = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in told)
+    return f'<li class="{kind}">{"".join(lines)}<dl>{pairs}</dl></li>'
+
+
+def _answer(report: Report, at: int, key: str) -> str:
+    value = report["changed"]["examples"][at][key]
+    if isinstance(value, int | float):
+        return number(report, "changed", "examples", at, key, form=".3f")
+    return words(value) if str(value) else '<span class="soft">no answer</span>'

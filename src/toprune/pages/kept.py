@@ -1,0 +1,60 @@
+"""Tokens that enter each layer: the paper's figure of retained tokens, for the user's lengths."""
+
+from typing import Any
+
+from toprune.pages.charts import columns, lines, series
+from toprune.pages.parts import figure, figures, legend, number, paragraph, table
+from toprune.plot import Line, Point
+
+NAMES = {0.1: "short", 0.5: "median", 0.9: "long", 1.0: "longest"}
+
+
+def kept(report: dict[str, Any]) -> str:
+    entering = report.get("kept_per_layer")
+    if not entering:
+        return ""
+    share = 100 * entering[-1] / entering[0] if entering[0] else 100
+    told = (
+        f"A text of mean length has {entering[0]} tokens; {entering[-1]} of them ({share:.0f} %) "
+        f"reach the last of {len(entering)} layers."
+    )
+    rows = [
+        [str(i + 1), number(report, "kept_per_layer", i, form=",")] for i in range(len(entering))
+    ]
+    mean = figure(
+        "kept",
+        "Tokens that enter each layer, mean length",
+        f"{told} By layer: {', '.join(map(str, entering))}.",
+        columns(entering, x="layer"),
+        table("Tokens that enter each layer", ("layer", "tokens"), rows),
+    )
+    return paragraph(told) + figures(mean, _by_length(report))
+
+
+def _by_length(report: dict[str, Any]) -> str:
+    found = report.get("kept_by_length") or []
+    if len({row["tokens"] for row in found}) < 2:  # images are of one length
+        return ""
+    names = [f"{NAMES.get(row['share'], row['share'])}: {row['tokens']}" for row in found]
+    drawn = [
+        Line(name, [Point(i + 1, count) for i, count in enumerate(row["kept"])])
+        for name, row in zip(names, found, strict=True)
+    ]
+    layers = range(len(found[0]["kept"]))
+    rows = [
+        [str(i + 1)]
+        + [number(report, "kept_by_length", j, "kept", i, form=",") for j in range(len(found))]
+        for i in layers
+    ]
+    says = "; ".join(
+        f"{name} tokens, of which {row['kept'][-1]} reach the last layer"
+        for name, row in zip(names, found, strict=True)
+    )
+    return figure(
+        "kept-by-length",
+        "The same for texts of other lengths",
+        f"{says}.",
+        lines(drawn, x="layer", y="tokens", floor=0.0),
+        table("Tokens that enter each layer, by length", ("layer", *names), rows),
+        legend((series(i), f"{name} tokens") for i, name in enumerate(names)),
+    )
