@@ -26,6 +26,8 @@ METHODS = (
     "ltp",
     "lat",
     "spatten",
+    "transkimmer",
+    "tr_bert",
     "calibrate",
     "random",
     "truncate",

@@ -1,11 +1,14 @@
 """The Python face, as design.md writes it: objects in, a bundle out."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import synthetic
 import toprune
 from conftest import make_model, make_tokenizer
+from toprune import stages
 from toprune.errors import UserError
 from toprune.fit import Training
 
@@ -51,3 +54,38 @@ def test_saved_bundle_evaluates_like_the_pruned_model(tmp_path):
 def test_model_object_from_nowhere_needs_a_tokenizer():
     with pytest.raises(UserError, match="tokenizer="):
         toprune.prune(make_model(), DATA, "2x", training=NO_TRAINING)
+
+
+def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch):
+    """Other scores and budgets use it, with the same outcome; other texts may not."""
+    asked = []
+    for name in ("fit_probes", "teach"):
+        real = getattr(stages, name)
+XX
+
+    def pruned(data=DATA, budget="2x", score="probe", **more):
+        training = Training(soft_epochs=0.5, hard_epochs=0.5, lr=1e-3)
+        return toprune.prune(
+            make_model(),
+            data,
+            budget,
+            tokenizer=make_tokenizer(),
+            training=training,
+            score=score,
+            **more,
+        )
+
+    alone = pruned()
+    assert asked == ["fit_probes", "teach"]
+    known = tmp_path / "known"
+    pruned(budget="3x", known=known)
+    asked.clear()
+    shared = pruned(known=known)
+    assert asked == []
+    assert shared.plan.steps == alone.plan.steps
+    own, other = alone.model.state_dict(), shared.model.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    pruned(score="received", known=known)
+    assert asked == ["teach"]  # with other scores for the ranking to be distilled from
+    with pytest.raises(UserError, match="of another model or of other texts"):
+        pruned({"train": synthetic.rows(64, 5), "test": DATA["test"]}, known=known)

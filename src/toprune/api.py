@@ -165,6 +165,7 @@ def prune(
     protect: tuple[str, ...] = (),
     protect_first: bool | None = None,
     auto_weight: bool = False,
+    known: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Bundle:
@@ -176,6 +177,8 @@ def prune(
     method: a name of `methods.METHODS`, or one of these with settings (`Top(bins=20)`).
     protect: tokens that are never dropped. protect_first: nor is anything of the first text of a
     pair; None: as is right for the task (a ranker keeps its query and the separators).
+    known: a directory that keeps what the dense model says, so that runs with other budgets or
+    methods need not ask it again.
     """
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
@@ -223,6 +226,9 @@ def prune(
     with _place(out) as folder, workplace(folder, resume=resume) as work:
         settle(work, settings_of(job) | started | _chosen(glue, schedule))
         job.work = work / "stages"
+        if known is not None:
+            about = {"weights": started["weights"], "tests": lengths(tests).to_json()}
+            job.known = _known(Path(known), job, about)
         dense = _dense_answers(job, tests)
         before = _tuned(student, kind, tokenizer, train_set, limit)
         if held_out.labels is not None:  # what cannot be measured is said now, not hours later
@@ -480,12 +486,27 @@ def _counts(
     return entering(model, plan, in_batches(features, Collate(tokenizer)))
 
 
+def _known(folder: Path, job: Job, about: dict[str, Any]) -> Path:
+    """Of this model, task and texts, or one clear line."""
+    settings = settings_of(job)
+    same = ("task", "task_settings", "examples", "lengths", "protect", "protect_until")
+    about |= {name: settings[name] for name in same} | {"seed": job.training.seed}
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        settle(folder, about)
+    except UserError as error:
+        raise UserError(
+            f"{folder} is of another model or of other texts; choose another"
+        ) from error
+    return folder
+
+
 def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:
-    path = job.work / "dense.npz"
+    path = job.words / "dense.npz"
     if path.exists():
         return load_answers(path)
     dense = answers_of(job.model, job.task, tests, Collate(job.tokenizer), "evaluating dense")
-    job.work.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if processes().is_main_process:
         save_answers(path, dense)
     return dense
@@ -510,6 +531,7 @@ def _search_weight(job: Job, *, resume: bool) -> Top:
             features=rest,
             method=replace(job.method, distill_weight=weight),
             work=job.work / f"weight-{weight:g}",
+            known=None,  # it is of all texts
         )
         outcome: Outcome = run(trial, resume=resume)
         said = said_to(job.model, job.task, batches, outcome.plan)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from toprune.run.sheet import PLACE
 from toprune.tasks import TASKS, Task, settings_of
 
 SETTINGS, REPORT, RUNS = "settings.json", "compare.json", "runs"
+KNOWN = "known"  # what the dense model says, until all is done
 OUT_OF_REACH = "is out of reach"  # how `prune` says that a budget cannot be met
 TIMED = 64  # texts from which a bundle's latency is taken
 RACE = ("pruned fp32", "dense fp32")  # whose times the chart of latency shows
@@ -120,6 +122,8 @@ def compare(
                 there = run.row() | {"error": line}
         rows[run.key] = there
         _publish(place, settings, rows)
+    if processes().is_main_process:
+        rmtree(place / KNOWN, ignore_errors=True)
     if timed:
         _time(place, settings, rows, told, say)
     return _report(settings, rows)
@@ -151,6 +155,7 @@ def _done(place: Path, run: Run, training: Training, learn: Callable[..., Bundle
         method=run.method,
         score=run.score,
         training=replace(training, seed=run.seed),
+        known=place / KNOWN / f"seed-{run.seed}",
         resume=True,
     )
     # Of a resumed one nobody knows how long it took in all.

@@ -129,16 +129,20 @@ def in_words(predicted: dict[str, Any]) -> str:
     return f"{predicted.get('value', predicted.get('score')):.4f}"
 
 
-def verdict(text: Explanation) -> str:
-    """Did it matter? In the words of the task."""
+def verdict(text: Explanation) -> tuple[str, bool | None]:
+    """Did it matter? In the words of the task, and whether both decide the same; None where the
+    answer is no decision but a number."""
     one, other = text.dense, text.pruned
     if text.cosine is not None:
-        return f"their cosine is {text.cosine:.4f}"
+        return f"their cosine is {text.cosine:.4f}", None
     if "tags" in one:
         count = sum(a != b for a, b in zip(one["tags"], other["tags"], strict=True))
-        return f"{count} of {len(one['tags'])} words tagged otherwise" if count else "the same tags"
+        if count:
+            return f"{count} of {len(one['tags'])} words tagged otherwise", False
+        return "the same tags", True
     for decided in ("label", "labels", "answer"):
         if decided in one:
-            return f"the same {decided}" if one[decided] == other[decided] else "not the same"
+            same = one[decided] == other[decided]
+            return f"{'the same' if same else 'another'} {decided}", same
     apart = (one[key] - other[key] for key in ("value", "score") if key in one)
-    return f"{abs(next(apart)):.4f} apart"
+    return f"{abs(next(apart)):.4f} apart", None

@@ -12,6 +12,8 @@ from toprune.explanation import Explained, Explanation, Window, in_words, verdic
 
 DARK, LIGHT = (80, 175), (200, 110)  # greys of what leaves first and last, by the ground
 GAP = "…"
+# What a text could tell the terminal to do: a sign stands for it.
+COMMANDS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def faded(found: Explained, console: Console) -> Group:
@@ -50,9 +52,9 @@ def _shaded(text: Explanation, window: Window, shades: list[str]) -> Text:
     for piece in text.pieces(window):
         token = None if piece.token is None else window.tokens[piece.token]
         if token is None:
-            shown.append(piece.text)
+            shown.append(clean(piece.text))
         elif token.part is not None:
-            shown.append(piece.text, shades[token.last])
+            shown.append(clean(piece.text), shades[token.last])
         else:  # the tokenizer's own have no blanks around them
             shown.append(" " if shown else "").append(piece.text, shades[token.last]).append(" ")
     return shown
@@ -104,7 +106,7 @@ def seen_by(text: Explanation, window: Window, layer: int) -> str:
             between = between or " "  # what stands for others is told apart from those before
         told += ("+" if is_merged else between) + piece.text
         between = " " if token.part is None else ""
-    return (told + between).strip()
+    return clean((told + between).strip())
 
 
 def _stands(window: Window, i: int | None, layer: int) -> bool:
@@ -114,6 +116,10 @@ def _stands(window: Window, i: int | None, layer: int) -> bool:
 
 def _predictions(text: Explanation) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_row("dense", Text(in_words(text.dense)))
-    table.add_row("pruned", Text(in_words(text.pruned)), Text(verdict(text)))
+    table.add_row("dense", Text(clean(in_words(text.dense))))
+    table.add_row("pruned", Text(clean(in_words(text.pruned))), Text(verdict(text)[0]))
     return table
+
+
+def clean(text: str) -> str:
+    return text.translate(COMMANDS)

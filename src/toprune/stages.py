@@ -80,6 +80,12 @@ class Job:
     cut: int | None = None  # tokens after which texts end for the student
     short: Sequence[dict[str, Any]] | None = None  # features of the texts that are cut there
     before: Sizes | None = None  # of the dense model, where the method takes layers out of it
+    known: Path | None = None  # where what the dense model says is kept for other runs, too
+
+    @property
+    def words(self) -> Path:
+        """Where the dense model's words are, and its probes."""
+        return self.known or self.work
 
     @property
     def read(self) -> Sequence[dict[str, Any]]:
@@ -197,7 +203,7 @@ def probes_of(job: Job) -> Tensor | None:
     """(L - 1, D), where tokens are ranked by them; they need the dense model."""
     if job.score != "probe":
         return None
-    path = job.work / "probes.safetensors"
+    path = job.words / "probes.safetensors"
 
     def compute() -> None:
         batches = job.some(PROBE_TEXTS)
@@ -228,7 +234,8 @@ def taught(job: Job) -> Collate:
 
 def teacher_of(job: Job) -> Teacher:
     """The dense model's words; the first call needs that model."""
-    folder, probes = job.work / "teacher", probes_of(job)
+    probes = probes_of(job)
+    folder = job.words / ("teacher" if probes is None else "teacher-probe")
 
     def compute() -> None:
         with bar("asking the dense model", len(job.features)) as advance:

@@ -10,7 +10,7 @@ import typer
 import toprune
 from toprune.cli.given import SOFT_SHARE, soft_share
 from toprune.cli.jobs import compare, demo
-from toprune.cli.look import check, show, supported
+from toprune.cli.look import check, explain, show, supported
 from toprune.cli.serve import bench, evaluate, export
 from toprune.cli.train import finetune, prune
 from toprune.terminal import OneLine
@@ -22,7 +22,7 @@ plan_app = typer.Typer(help="Look at a plan.json, or check it.")
 for command in (demo, finetune, prune, export):
     app.command()(command)
 app.command("eval")(evaluate)
-for command in (bench, compare):
+for command in (bench, explain, compare):
     app.command()(command)
 app.command("families")(supported)
 app.add_typer(plan_app, name="plan")

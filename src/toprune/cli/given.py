@@ -1,5 +1,6 @@
 """From words on a command line to the library's settings."""
 
+from pathlib import Path
 from typing import Any
 
 from toprune.errors import UserError
@@ -32,6 +33,34 @@ def columns(text: str | None, pair: str | None, label: str | None) -> Any:
     from toprune.columns import Columns
 
     return Columns(text, pair, label)
+
+
+def texts(said: list[str] | None, pairs: list[str] | None) -> list[Any]:
+    """Texts of a command line; tuples where each has a second one."""
+    if not said:
+        raise UserError('give a text, like: toprune explain small "some text"; or --data FILE')
+    if not pairs:
+        return list(said)
+    if len(pairs) != len(said):
+        raise UserError(f"{len(said)} texts but {len(pairs)} times --pair; give one for each text")
+    return list(zip(said, pairs, strict=True))
+
+
+def texts_of(
+    bundle: Path, data: str, columns: Any, split: str | None, skip_bad_rows: bool
+) -> list[Any]:
+    """Texts of a file, as the bundle's task reads them."""
+    from toprune.bundle import read_report
+    from toprune.glue import glue_in, load_texts
+
+    return load_texts(
+        data,
+        task=read_report(bundle).get("task", "classify"),
+        glue=glue_in(bundle),
+        columns=columns,
+        split=split,
+        skip_bad_rows=skip_bad_rows,
+    )
 
 
 def several(text: str) -> list[str]:

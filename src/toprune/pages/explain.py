@@ -1,6 +1,6 @@
 """An explanation as a page: every token in the shade of its last layer, a slider over layers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from toprune.explanation import Explained, Explanation, Piece, Token, Window, in_words, verdict
 from toprune.pages.explain_look import SCRIPT, STYLE
@@ -42,20 +42,19 @@ def _controls(found: Explained) -> str:
     keys = [("s0", "left at once"), ("s2", "halfway"), (f"s{SHADES - 1}", "stays to the end")]
     legend = "".join(f'<span><span class="{kind}">word</span> {name}</span>' for kind, name in keys)
     if found.task == "answer":
-        legend += '<span><span class="t answer">word</span> the pruned model’s answer</span>'
+        legend += '<span><span class="t answer">word</span> what the pruned model answers</span>'
     return (
-        '<div class="bar"><div class="slide"><label for="layer">Layer</label>'
+        '<div class="bar"><div class="slide"><label for="layer">What enters layer</label>'
         f'<input id="layer" type="range" min="1" max="{found.layers}" value="1" step="1">'
-        f'<output id="told" for="layer">enters layer 1 of {found.layers}</output></div>'
+        f'<output id="told" for="layer">1 of {found.layers}</output></div>'
         f'<div class="key" aria-hidden="true">{legend}</div></div>'
     )
 
 
 def _article(found: Explained, i: int) -> str:
     text, number = found.texts[i], i + 1
-    told = verdict(text)
-    kind = " same" if told.startswith("the same") else " other" if "otherwise" in told else ""
-    kind = " other" if told == "not the same" else kind
+    told, same = verdict(text)
+    kind = {True: " same", False: " other", None: ""}[same]
     windows = "".join(
         f"<h3>Window {w} of {len(text.windows)}</h3>" * (len(text.windows) > 1)
         + _tokens(found, text, window, number)
@@ -130,9 +129,9 @@ def tip(found: Explained, window: Window, piece: Piece) -> str:
     """What is told of a token when it is pointed at: a line for each thing."""
     assert piece.token is not None
     token = window.tokens[piece.token]
-    lines = [f"token {token.name}"]
+    lines = [f"“{token.name}”"]
     if token.into is not None:
-        lines.append(f"merged in layer {token.last + 1} into {window.tokens[token.into].name}")
+        lines.append(f"merged in layer {token.last + 1} into “{window.tokens[token.into].name}”")
     elif token.last == found.layers - 1:
         lines.append("stays to the end")
     else:
@@ -149,15 +148,14 @@ def tip(found: Explained, window: Window, piece: Piece) -> str:
 
 def _steps(window: Window) -> str:
     """Tokens that enter each layer, as columns."""
-    return f'<ol class="steps" aria-label="Tokens that enter each layer">{_columns(window)}</ol>'
-
-
-def _columns(window: Window) -> str:
     most = max(window.entering)
-    found: Sequence[str] = [
+    columns = "".join(
         f'<li data-layer="{layer}"><svg viewBox="0 0 10 {BAR}" preserveAspectRatio="none" '
         f'aria-hidden="true"><rect width="10" y="{BAR * (1 - count / most):.1f}" '
-        f'height="{BAR * count / most:.1f}"/></svg><b>{count}</b><i>layer {layer + 1}</i></li>'
+        f'height="{BAR * count / most:.1f}"/></svg><b>{count}</b><i>{layer + 1}</i></li>'
         for layer, count in enumerate(window.entering)
-    ]
-    return "".join(found)
+    )
+    caption = f"Tokens that enter layers 1 to {len(window.entering)}"
+    return (
+        f'<p class="caption">{caption}</p><ol class="steps" aria-label="{caption}">{columns}</ol>'
+    )

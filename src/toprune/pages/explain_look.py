@@ -18,7 +18,7 @@ STYLE = """
 .bar label { font-weight: 600; }
 .slide { display: flex; align-items: center; gap: .8rem; }
 .slide input { flex: 1; min-width: 0; height: 1.75rem; margin: 0; accent-color: var(--pruned); }
-.slide output { min-width: 8.5rem; font-variant-numeric: tabular-nums; }
+.slide output { min-width: 4.2rem; text-align: right; font-variant-numeric: tabular-nums; }
 .key { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: .35rem 0 0; font-size: .85rem; }
 .key span span { padding: .05rem .35rem; border-radius: .2rem; }
 article {
@@ -30,7 +30,10 @@ article h2 { margin: 0; font-size: 1.05rem; }
 .verdict { color: var(--soft); }
 .verdict.same { color: var(--good); }
 .verdict.other { color: var(--bad); font-weight: 600; }
-.said { display: grid; grid-template-columns: 1fr 1fr; gap: .7rem; margin: .7rem 0 0; }
+.said {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .7rem;
+  margin: .7rem 0 0;
+}
 .said div {
   padding: .5rem .75rem; background: var(--ground); border: 1px solid var(--rule);
   border-top: 3px solid var(--dense); border-radius: .4rem; overflow-wrap: anywhere;
@@ -55,15 +58,16 @@ article h2 { margin: 0; font-size: 1.05rem; }
 .s0 { background: var(--s0); } .s1 { background: var(--s1); } .s2 { background: var(--s2); }
 .s3 { background: var(--s3); } .s4 { background: var(--s4); }
 .t.answer { border-bottom: 2px solid var(--pruned); }
-.t.gone { color: var(--gone); background: transparent; font-weight: 300; }
+.t.gone { color: var(--gone); background: transparent; }
 .t.gone.merged { text-decoration: underline dotted; text-underline-offset: .25em; }
-.steps { display: flex; align-items: flex-end; gap: .25rem; margin: .8rem 0 0; padding: 0; }
-.steps li { flex: 1; min-width: 0; list-style: none; text-align: center; font-size: .8rem; }
-.steps svg { height: 2.2rem; fill: var(--dense); }
+.caption { margin: .8rem 0 .3rem; color: var(--soft); font-size: .85rem; }
+.steps { display: flex; flex-wrap: wrap; gap: .3rem .25rem; margin: 0; padding: 0; }
+.steps li { flex: 1; min-width: 1.7rem; list-style: none; text-align: center; font-size: .8rem; }
+.steps svg { height: 2rem; fill: var(--dense); border-bottom: 1px solid var(--rule); }
 .steps b { display: block; font-weight: 500; font-variant-numeric: tabular-nums; }
-.steps li.now svg { fill: var(--pruned); }
-.steps li.now b { font-weight: 700; color: var(--pruned); }
-.steps i { font-style: normal; color: var(--soft); }
+.steps i { display: block; font-style: normal; color: var(--soft); line-height: 1.2; }
+.steps .now svg { fill: var(--pruned); }
+.steps .now b { font-weight: 700; color: var(--pruned); }
 #tip {
   position: fixed; z-index: 3; max-width: min(22rem, calc(100vw - 1rem)); padding: .45rem .65rem;
   background: var(--ink); color: var(--ground); border-radius: .4rem; font-size: .85rem;
@@ -75,7 +79,6 @@ article h2 { margin: 0; font-size: 1.05rem; }
   article { padding: .8rem .75rem; }
   .slide output { min-width: 0; }
   .key { gap: .2rem .7rem; font-size: .8rem; }
-  .said { grid-template-columns: 1fr; gap: .5rem; }
 }
 @media (prefers-reduced-motion: reduce) { .t { transition: none; } }
 @media print { .bar { position: static; } .slide { display: none; } }
@@ -99,8 +102,8 @@ SCRIPT = """
     for (const step of steps) {
       step.classList.toggle("now", Number(step.dataset.layer) === layer - 1);
     }
-    told.textContent = `enters layer ${layer} of ${slider.max}`;
-    slider.setAttribute("aria-valuetext", told.textContent);
+    told.textContent = `${layer} of ${slider.max}`;
+    slider.setAttribute("aria-valuetext", `layer ${told.textContent}`);
   };
 
   const hide = () => {
