@@ -119,9 +119,29 @@ def cost_table() -> str:
     return "\n".join(lines)
 
 
+def predictors_table() -> str:
+    """What choosing costs where nobody leaves."""
+    path = HERE / "results" / "predictors.json"
+    if not path.exists():
+        return "Not measured yet."
+    found = json.loads(path.read_text())
+    lines = ["| model, 256 tokens | chosen by | FLOPs | latency (95 %) |", "|---|---|---|---|"]
+    for row in found["rows"]:
+        for ratio in row["ratios"]:
+            who = ratio["over"]
+            value, low, high = (100 * (ratio[key] - 1) for key in ("value", "low", "high"))
+            lines.append(
+                f"| {row['model']} | {who} | {100 * (row['flops'][who] - 1):+.1f} % "
+                f"| {value:+.0f} % ({low:+.0f} to {high:+.0f}) |"
+            )
+    return "\n".join([*lines, "", f"One thread. {machine([found])}"])
+
+
 def compare_table(name: str) -> str:
     """What `toprune compare` wrote, and where it was made."""
     folder = HERE / "results" / "compare"
+    if not (folder / f"{name}.json").exists():
+        return "Not measured yet."
     found = json.loads((folder / f"{name}.json").read_text())
     made, training = found["environment"], found["settings"]["training"]
     return (
@@ -150,7 +170,9 @@ def main() -> None:
         "core": f"{core_table(runs)}\n\n{machine(runs)}",
         "ablations": ablation_table(runs),
         "cost": cost_table(),
-        "compare": compare_table("mrpc"),
+        "compare-mrpc": compare_table("mrpc"),
+        "compare-imdb": compare_table("imdb"),
+        "predictors": predictors_table(),
     }
     parts |= latency_tables.parts() | task_tables.parts()
     docs = ROOT / "docs"

@@ -5,8 +5,7 @@ from typing import Any
 from toprune.budget import Budget
 from toprune.errors import UserError
 from toprune.pages.charts import Group, Mark, bars
-from toprune.pages.parts import block, facts, figure, figures, number, paragraph, words
-from toprune.pages.shell import escape
+from toprune.pages.parts import block, figure, figures, number, paragraph, steps, words
 
 
 def budget(report: dict[str, Any]) -> str:
@@ -39,10 +38,9 @@ def budget(report: dict[str, Any]) -> str:
         "The reduction that counts is against the same inputs without padding. The others are "
         "named because papers print them; they look larger where texts are short."
     )
-    named = [(name, f"{value} <span class=soft>{escape(why)}</span>") for name, value, why in rows]
     title = "Times fewer FLOPs than dense"
     return figures(
-        block(about, facts(named)), figure("budget", title, f"{says}.", bars(groups, level=1.0))
+        block(about, steps(rows)), figure("budget", title, f"{says}.", bars(groups, level=1.0))
     )
 
 

@@ -4,7 +4,7 @@ import json
 import shlex
 from typing import Any
 
-from toprune.pages.parts import facts, paragraph, words
+from toprune.pages.parts import command, facts, paragraph, words
 from toprune.pages.shell import escape
 
 Report = dict[str, Any]
@@ -15,14 +15,13 @@ def origin(report: Report) -> str:
     found = report.get("provenance") or {}
     parts: list[str] = []
     if "budget" in report and "training" in found.get("settings", {}):
-        command = " ".join(_command(report, found["settings"]))
         parts.append(
             paragraph(
                 "To do it again, with MODEL the dense model's directory and DATA the data, which "
                 "the report does not name:"
             )
         )
-        parts.append(f"<pre><code>{escape(command)}</code></pre>")
+        parts.append(command(*_options(report, found["settings"])))
     told = {"machine": found.get("machine"), "commit": found.get("commit")}
     told |= found.get("versions", {})
     parts.append(facts((name, words(value)) for name, value in told.items() if value))
@@ -33,7 +32,7 @@ def origin(report: Report) -> str:
     return "".join(parts)
 
 
-def _command(report: Report, settings: dict[str, Any]) -> list[str]:
+def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     """As words of a shell. What the command line has no option for is in the settings."""
     training, method = settings["training"], settings.get("method", "top")
     task = settings.get("glue") or settings["task"]

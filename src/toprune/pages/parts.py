@@ -13,8 +13,8 @@ from toprune.pages.shell import escape
 STYLE = """
 section { margin: 2.6rem 0 0; }
 section > h2 { border-top: 1px solid var(--rule); padding-top: 1.4rem; margin-top: 0; }
-.figures { display: grid; gap: 1.6rem 2.4rem; grid-template-columns: 1fr; margin: 1rem 0; }
-@media (min-width: 52rem) { .figures { grid-template-columns: 1fr 1fr; } }
+.figures { display: grid; gap: 1.6rem 2.4rem; grid-template-columns: minmax(0, 1fr); margin: 1rem 0; }
+@media (min-width: 52rem) { .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 figure { margin: 0; min-width: 0; max-width: 34rem; }
 figcaption { font-weight: 600; margin-bottom: .2rem; }
 .legend { margin: .1rem 0 .4rem; font-size: .9rem; color: var(--soft); }
@@ -30,6 +30,12 @@ figure details, .block details { margin-top: .3rem; }
 .figures table { font-size: .95rem; }
 .range { display: block; font-size: .88rem; }
 .facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: 1rem 0 }
+.steps > div { padding: .35rem 0; }
+.steps > div + div { border-top: 1px solid var(--rule); }
+.steps dt { display: flex; justify-content: space-between; gap: 1rem; }
+.steps dt b { font-variant-numeric: tabular-nums; }
+.steps dd { margin: 0; color: var(--soft); font-size: .9rem; }
+.whole { white-space: nowrap; }
 .facts dt { color: var(--soft); }
 .facts dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 30rem) { .figures table { font-size: .88rem; } td, th { padding-right: .5rem; } }
@@ -139,6 +145,21 @@ def facts(rows: Iterable[tuple[str, Cell]]) -> str:
     """Names (text) and what there is to say of them."""
     inner = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in rows)
     return f'<dl class="facts">{inner}</dl>' if inner else ""
+
+
+def steps(rows: Iterable[tuple[str, Cell, str]]) -> str:
+    """Names, a number each, and what it is; names and explanations are text."""
+    inner = "".join(
+        f"<div><dt>{escape(name)} <b>{value}</b></dt><dd>{escape(why)}</dd></div>"
+        for name, value, why in rows
+    )
+    return f'<dl class="steps">{inner}</dl>'
+
+
+def command(*options: str) -> str:
+    """A line for a shell, broken between its options only."""
+    parts = " ".join(f'<span class="whole">{escape(option)}</span>' for option in options)
+    return f"<pre><code>{parts}</code></pre>"
 
 
 def paragraph(*parts: str, soft: bool = False) -> str:

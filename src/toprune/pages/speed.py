@@ -3,7 +3,7 @@
 from typing import Any
 
 from toprune.pages.charts import Group, Mark, bars
-from toprune.pages.parts import figure, figures, legend, number, paragraph, table, words
+from toprune.pages.parts import command, figure, figures, legend, number, paragraph, table, words
 
 Report = dict[str, Any]
 RACE = ("pruned fp32", "dense fp32")
@@ -22,10 +22,12 @@ def speed(report: Report) -> str:
     if "latency" not in report:
         if "budget" not in report:
             return ""
-        return paragraph(
-            "Nobody has measured it yet. FLOPs are not milliseconds: on the machine that will "
-            "serve, run <code>toprune export BUNDLE --int8</code> and "
-            "<code>toprune bench BUNDLE --data DATA --save</code>."
+        return (
+            paragraph(
+                "Not measured yet, and FLOPs are not milliseconds. On the machine that will serve:"
+            )
+            + command("toprune export BUNDLE", "--int8")
+            + command("toprune bench BUNDLE", "--data DATA", "--save")
         )
     found = report["latency"]
     parts = [paragraph(words(found["verdict"]))]
