@@ -181,7 +181,7 @@ def rewritten(saved: Path, folder: Path, told: Any) -> Path:
 @pytest.mark.parametrize("shape", HOSTILE, ids=str)
 def test_a_shape_that_cannot_be_is_refused(shape: Any, saved: Path, tmp_path: Path) -> None:
     folder = rewritten(saved, tmp_path / "odd", {ENTRY: shape})
-    with pytest.raises(UserError, match="toprune_shape in config.json must give hidden") as said:
+    with pytest.raises(UserError, match=r"toprune_shape in config\.json must give hidden") as said:
         Bundle.load(folder)
     assert "\n" not in str(said.value)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toprune.card import CARD, model_card
 from toprune.errors import UserError
 from toprune.images import Images
 from toprune.pages.files import write_report
@@ -45,6 +46,9 @@ class Bundle:
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
         write_report(folder, self.report)
+        if self.plan is not None and "provenance" in self.report:
+            card = model_card(folder, self.report)
+            (folder / CARD).write_text(card, encoding="utf-8", newline="\n")
 
     def _settle_tokenizer(self, path: Path) -> None:
         """Say what others would guess differently: optimum and sentence-transformers read bundles

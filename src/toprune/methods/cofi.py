@@ -36,7 +36,7 @@ from toprune.masks import Masks, attach_masks, fold
 from toprune.plan import Plan, Restore, Score
 from toprune.processes import processes
 from toprune.projection import shift_to
-from toprune.slim import Kept, cut, parts_of, shape_of
+from toprune.slim import ENTRY, Kept, cut, parts_of
 from toprune.stages import (
     CALIBRATION_TEXTS,
     Job,
@@ -102,9 +102,7 @@ class Cofi:
         cut(job.model, family, kept)
         job.work = job.work / "slim"  # where the next stage finds the words for the smaller model
         once(job.work / "teacher" / DONE, lambda: matching(words, kept).save(job.work / "teacher"))
-        shape = shape_of(job.model.config)
-        assert shape is not None
-        found = {"kept": asdict(shape) | {"layers": kept.layers}}
+        found = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
         return replace(outcome, plan=job.blank(), found=found)
 
     def selector(self, job: Job) -> "Selector":

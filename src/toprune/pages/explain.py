@@ -77,7 +77,7 @@ def _tokens(found: Explained, text: Explanation, window: Window, number: int) ->
     for part, pieces in enumerate(_by_part(text, window)):
         role = f'<span class="role">{roles[part]}</span>' if roles else ""
         shown = "".join(_piece(found, text, window, piece) for piece in pieces)
-        paragraphs.append(f"<p>{role}{shown}</p>")
+        paragraphs.append(f"<p>{role}{shown.lstrip()}</p>")
     first = '<span tabindex="-1"'  # one stop for the tab key, then the arrow keys
     inner = "".join(paragraphs).replace(first, '<span tabindex="0"', 1)
     return (

@@ -62,7 +62,10 @@ article h2 { margin: 0; font-size: 1.05rem; }
 .t.gone.merged { text-decoration: underline dotted; text-underline-offset: .25em; }
 .caption { margin: .8rem 0 .3rem; color: var(--soft); font-size: .85rem; }
 .steps { display: flex; flex-wrap: wrap; gap: .3rem .25rem; margin: 0; padding: 0; }
-.steps li { flex: 1; min-width: 1.7rem; list-style: none; text-align: center; font-size: .8rem; }
+.steps li {
+  flex: 1; min-width: 1.7rem; max-width: 5rem; list-style: none; text-align: center;
+  font-size: .8rem;
+}
 .steps svg { height: 2rem; fill: var(--dense); border-bottom: 1px solid var(--rule); }
 .steps b { display: block; font-weight: 500; font-variant-numeric: tabular-nums; }
 .steps i { display: block; font-style: normal; color: var(--soft); line-height: 1.2; }

@@ -13,7 +13,8 @@ from toprune.pages.shell import escape
 STYLE = """
 section { margin: 2.6rem 0 0; }
 section > h2 { border-top: 1px solid var(--rule); padding-top: 1.4rem; margin-top: 0; }
-.figures { display: grid; gap: 1.6rem 2.4rem; grid-template-columns: minmax(0, 1fr); margin: 1rem 0; }
+.figures { display: grid; gap: 1.6rem 2.4rem; grid-template-columns: minmax(0, 1fr); }
+.figures { margin: 1rem 0; }
 @media (min-width: 52rem) { .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 figure { margin: 0; min-width: 0; max-width: 34rem; }
 figcaption { font-weight: 600; margin-bottom: .2rem; }

@@ -1,0 +1,102 @@
+"""The model card: README.md of a bundle, as the hub reads it, with the metrics in its head.
+
+Made from report.json alone and without the hub's own library, which a serving machine does not
+have; a test reads it back with that library. JSON is YAML, so the head needs no writer either.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CARD = "README.md"
+# the hub's words for our tasks
+PIPELINES = {
+    "classify": "text-classification",
+    "multilabel": "text-classification",
+    "regress": "text-classification",
+    "answer": "question-answering",
+    "tokens": "token-classification",
+    "rank": "text-ranking",
+    "embed": "sentence-similarity",
+}
+USE = {
+    "answer": 'Runner("BUNDLE").predict([("Who wrote it?", "It was written by ...")])',
+    "rank": 'Runner("BUNDLE").predict([("a query", "a document"), ("a query", "another")])',
+    "tokens": 'Runner("BUNDLE").predict(["Ada lives in London"])',
+}
+
+
+def model_card(folder: Path, report: dict[str, Any]) -> str:
+    """Of a pruned model; a dense one has no claims to make. `folder`: where its files are."""
+    task, metrics = report["task"], report.get("pruned", {})
+    is_image = (folder / "preprocessor_config.json").exists()
+    kind = "image-classification" if is_image else PIPELINES[task]
+    about: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": kind,
+        "tags": ["toprune", "token-pruning", "onnx"],
+    }
+    if metrics:
+        about["model-index"] = [{"name": _name(report), "results": [_result(kind, report)]}]
+    head = "\n".join(f"{key}: {json.dumps(value)}" for key, value in about.items())
+    return f"---\n{head}\n---\n\n{_body(report)}"
+
+
+def _name(report: dict[str, Any]) -> str:
+    return f"{report['task']}, pruned to {report['budget']['asked']}"
+
+
+def _result(kind: str, report: dict[str, Any]) -> dict[str, Any]:
+    """One data set, all its metrics: what the hub calls an EvalResult each."""
+    glue = report.get("glue")
+    told = {"type": "glue", "config": glue, "name": f"GLUE {glue}"} if glue else None
+    named = told or {"type": "held-out", "name": "held-out examples of the user's data"}
+    metrics = [
+        {"type": name, "value": found["value"], "name": f"{name} (pruned)"}
+        for name, found in report["pruned"].items()
+    ]
+    return {"task": {"type": kind}, "dataset": named, "metrics": metrics}
+
+
+def _body(report: dict[str, Any]) -> str:
+    budget, made = report["budget"], report["provenance"]
+    executed = budget["executed"]
+    kept = ", ".join(f"{tokens:.0f}" for tokens in report["kept_per_layer"])
+    parts = [
+        f"# {_name(report)}",
+        f"A fine-tuned encoder whose tokens leave layer by layer (toprune, method "
+        f"`{made['method']}`): {executed['unpadded']:.2f}x fewer FLOPs than the dense model on the "
+        f"same unpadded inputs ({executed['padded']:.2f}x against inputs padded to "
+        f"{report['max_length']}); {budget['asked']} was asked. Tokens that enter the layers, on "
+        f"average: {kept}.",
+        *_measured(report),
+        _use(report["task"]),
+        "Without its plan (`plan.json`) the directory loads in transformers as an ordinary dense "
+        "model; only with the plan, or as the exported ONNX file, is it the model that was "
+        "measured. Short inputs gain little: see `report.html`.",
+        f"Made on {made['machine']}, "
+        + ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+        + f", commit {made['commit']}. Everything that was measured: `report.json`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _measured(report: dict[str, Any]) -> list[str]:
+    if not report.get("pruned"):
+        return [f"No labels were given. Answers equal the dense model's: {report['agreement']:.3f}"]
+    rows = [
+        f"| {name} | {report['dense'][name]['value']:.4f} | {found['value']:.4f} "
+        f"| {report['difference'][name]['value']:+.4f} [{report['difference'][name]['low']:+.4f}, "
+        f"{report['difference'][name]['high']:+.4f}] |"
+        for name, found in report["pruned"].items()
+    ]
+    lines = ["| | dense | pruned | difference [95 %] |", "|---|---|---|---|", *rows]
+    return ["\n".join(lines), f"On {report['examples']} examples that training never saw."]
+
+
+def _use(task: str) -> str:
+    call = USE.get(task, 'Runner("BUNDLE").predict(["a text", "another"])')
+    return (
+        "```python\n# pip install toprune; if there is no onnx folder yet: toprune export BUNDLE\n"
+        f"from toprune import Runner\n\nprint({call})\n```"
+    )
