@@ -5,7 +5,7 @@ OTHERS := .venv-consumers
 # Options for the target at hand: make demo ARGS=--quick, make test ARGS="-k plan".
 ARGS ?=
 
-.PHONY: venv demo test lint consumers clean
+.PHONY: venv demo test lint docs consumers clean
 
 venv: $(READY)
 
@@ -27,6 +27,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# build/site/index.html; the page of the command line is written anew from what --help says.
+docs: $(READY)
+	$(BIN)/python tests/command_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # A bundle in other people's programs, which live on transformers 4: their own environment, in which
 # nothing knows of toprune.

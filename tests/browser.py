@@ -9,12 +9,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pytest
 
 SIZES = {"phone": (390, 844), "desktop": (1100, 800)}
-SCHEMES = ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -68,29 +67,34 @@ def browser() -> Iterator[Any]:
     if path is None:
         _miss("there is no chromium; as root: apt-get install chromium")
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        found = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield found
         found.close()
 
 
-def _miss(why: str) -> Any:
+def _miss(why: str) -> NoReturn:
     if os.environ.get("TOPRUNE_BROWSER") == "required":
         pytest.fail(f"pages must be tested here, but {why}")
     pytest.skip(f"pages are not tested: {why}")
 
 
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Open]:
-    contexts: list[Any] = []
+@pytest.fixture(scope="module")
+def visit(browser: Any) -> Open:
+    """Opens a page that nothing was open in before."""
+    contexts: dict[tuple[str, str], Any] = {}
 
     def open_it(
         target: Path | str, *, size: str = "desktop", scheme: Literal["light", "dark"] = "light"
     ) -> Visit:
         width, height = SIZES[size]
-        context = browser.new_context(
+        context = contexts.get((size, scheme)) or browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme
         )
-        contexts.append(context)
+        contexts[size, scheme] = context
+        for old in context.pages:
+            old.close()
         found = Visit(context.new_page())
         found.page.on("request", lambda request: found.requests.append(request.url))
         found.page.on("pageerror", lambda error: found.errors.append(str(error)))
@@ -98,9 +102,7 @@ def visit(browser: Any) -> Iterator[Open]:
         found.page.goto(target.as_uri() if isinstance(target, Path) else target)
         return found
 
-    yield open_it
-    for context in contexts:
-        context.close()
+    return open_it
 
 
 def _note(visit: Visit, line: Any) -> None:

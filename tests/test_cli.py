@@ -137,7 +137,13 @@ def test_bench_side_by_side(place: Path, tmp_path: Path):
     assert {"dense fp32", "pruned fp32", "dense int8", "pruned int8"} <= report["rows"][0][
         "ms_per_text"
     ].keys()
-    assert "worth it" in succeed("bench", small, "--lengths", "8,16", "--rounds", 5, "--fp32")
+    asked = ("bench", small, "--lengths", "8,16", "--rounds", 5, "--fp32")
+    assert "latency" not in json.loads((small / "report.json").read_text())
+    out = succeed(*asked, "--save")
+    assert "worth it" in out
+    assert f"The times are in {small / 'report.html'}" in out
+    saved = json.loads((small / "report.json").read_text())["latency"]
+    assert [row["name"] for row in saved["rows"]] == ["length 8", "length 16"]
     refused(call("bench", small, "--lengths", "8,x"), "--lengths")
     refused(call("bench", small, "--lengths", "500"), "lengths must be")
 

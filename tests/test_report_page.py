@@ -3,11 +3,10 @@ every screen and by everyone, and others' words stay words."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser import SCHEMES, SIZES, Open
 from report_case import LATENCY, make_report
 from toprune.errors import UserError
 from toprune.pages.compared import compare_page
@@ -15,6 +14,9 @@ from toprune.pages.files import save_timings, write_report, write_report_page
 from toprune.pages.report import report_page
 from toprune.pages.shell import escape, page
 from toprune.tasks import TASKS
+
+if TYPE_CHECKING:
+    from browser import Open
 
 pytest_plugins = ["browser"]
 
@@ -69,9 +71,11 @@ def make_compared() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("size", SIZES)
-def test_opens_quietly_and_fits(visit: Open, tmp_path: Path, size: str, scheme: str):
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [(size, scheme) for size in ("phone", "desktop") for scheme in ("light", "dark")],
+)
+def test_opens_quietly_fits_and_can_be_read(visit: "Open", tmp_path: Path, size: str, scheme: str):
     path = write(tmp_path, make_report(), make_compared())
     found = visit(path, size=size, scheme=scheme)
     assert found.errors == []
@@ -79,17 +83,10 @@ def test_opens_quietly_and_fits(visit: Open, tmp_path: Path, size: str, scheme: 
     assert found.overflow() == 0
     found.open_details()
     assert found.overflow() == 0
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("size", SIZES)
-def test_everyone_can_read_it(visit: Open, tmp_path: Path, size: str, scheme: str):
-    found = visit(write(tmp_path, make_report(), make_compared()), size=size, scheme=scheme)
-    found.open_details()
     assert found.violations() == []
 
 
-def test_numbers_are_those_of_the_report(visit: Open, tmp_path: Path):
+def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
     """Every number says where it is from; what people read is that number, rounded."""
     files = {"report.json": make_report(), "compare.json": make_compared()}
     found = visit(write(tmp_path, files["report.json"], files["compare.json"]))
@@ -101,10 +98,8 @@ def test_numbers_are_those_of_the_report(visit: Open, tmp_path: Path):
             wanted = wanted[int(key) if isinstance(wanted, list) else key]
         assert json.loads(value) == wanted, at
         shown = text.replace("\u2212", "-").replace(",", "").strip("x< ")
-        assert any(
-            float(shown) == pytest.approx(wanted * times, abs=0.051 if times == 100 else 0.5)
-            for times in (1, 100)
-        ), (at, text)
+        near = 0.501 * 10 ** -len(shown.partition(".")[2])
+        assert any(abs(float(shown) - wanted * times) < near for times in (1, 100)), (at, text)
     by_place = {at: text for file, at, _, text in told if file == "report.json"}
     assert by_place["/budget/executed/unpadded"] == "3.01x"
     assert by_place["/budget/executed/padded"] == "6.25x"
@@ -123,7 +118,7 @@ def test_numbers_are_those_of_the_report(visit: Open, tmp_path: Path):
 
 @pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_has_its_page(visit: Open, tmp_path: Path, task: str, labelled: bool):
+def test_every_task_has_its_page(visit: "Open", tmp_path: Path, task: str, labelled: bool):
     report = make_report(task, labelled=labelled)
     found = visit(write(tmp_path, report), size="phone")
     assert found.errors == []
@@ -136,7 +131,7 @@ def test_every_task_has_its_page(visit: Open, tmp_path: Path, task: str, labelle
     assert cases == len(report["changed"]["examples"]) > 0
 
 
-def test_others_words_stay_words(visit: Open, tmp_path: Path):
+def test_others_words_stay_words(visit: "Open", tmp_path: Path):
     report = make_report()
     report["changed"]["examples"] = [
         {"text": one, "pair": one, "dense": one, "pruned": one, "label": one, "outcome": "lost"}
@@ -155,7 +150,7 @@ def test_others_words_stay_words(visit: Open, tmp_path: Path):
     report["latency"]["rows"][0]["name"] = NASTY[1]
     for part in ("dense", "pruned", "difference"):
         report[part] = dict.fromkeys(NASTY, report[part]["accuracy"])
-    compared = make_compared() | {"metric": NASTY[1]}
+    compared: dict[str, Any] = make_compared() | {"metric": NASTY[1]}
     compared["means"][0]["name"] = NASTY[0]
     found = visit(write(tmp_path, report, compared))
     assert found.errors == []
@@ -169,7 +164,7 @@ def test_others_words_stay_words(visit: Open, tmp_path: Path):
     assert found.page.locator(".cases blockquote > bdi").count() == 2 * len(NASTY)
 
 
-def test_little_to_say(visit: Open, tmp_path: Path):
+def test_little_to_say(visit: "Open", tmp_path: Path):
     """Reports of older bundles, of fine-tuned models and of nothing."""
     old = make_report()
     for key in ("kept_by_length", "classes", "changed", "latency", "onnx", "log"):
@@ -178,23 +173,21 @@ def test_little_to_say(visit: Open, tmp_path: Path):
     assert "toprune bench" in text
     assert "Class by class" not in text
     tuned = {"task": "classify", "examples": 9, "metrics": old["dense"], "max_length": 64}
-    for number, report in enumerate((old, tuned, {})):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = visit(write(folder, report), size="phone")
+    for report in (old, tuned, {}):
+        found = visit(write(tmp_path, report), size="phone")
         assert found.errors == []
         assert found.overflow() == 0
         assert found.violations() == []
 
 
-def test_numbers_that_are_none(visit: Open, tmp_path: Path):
+def test_numbers_that_are_none(visit: "Open", tmp_path: Path):
     report = make_report("regress")
     report["dense"]["pearson"] = {"value": float("nan"), "low": float("nan"), "high": 0.5}
     report["difference"]["pearson"]["value"] = float("nan")
     assert "nan" not in visit(write(tmp_path, report)).page.locator("body").inner_text()
 
 
-def test_a_page_of_a_comparison(visit: Open, tmp_path: Path):
+def test_a_page_of_a_comparison(visit: "Open", tmp_path: Path):
     path = tmp_path / "compare.html"
     path.write_text(compare_page(make_compared()), encoding="utf-8")
     found = visit(path, size="phone", scheme="dark")
@@ -203,7 +196,7 @@ def test_a_page_of_a_comparison(visit: Open, tmp_path: Path):
     assert "9x is out of reach" in found.page.locator("main").inner_text()
 
 
-def test_only_the_pages_own_script_runs(visit: Open, tmp_path: Path):
+def test_only_the_pages_own_script_runs(visit: "Open", tmp_path: Path):
     path = tmp_path / "page.html"
     body = '<p id="p" style="color: red" onclick="this.id=\'q\'">a</p><script>var bad = 1</script>'
     path.write_text(page("a title", body, script="document.title += ' of mine'"))

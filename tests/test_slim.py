@@ -24,7 +24,7 @@ from toprune.masks import Masks, attach_masks, fold, masked_norm
 from toprune.models import load_model, read_weights
 from toprune.plan import Score
 from toprune.slim import ENTRY, Kept, Shape, cut, parts_of, shape_of
-from toprune.tasks import Answer, Classify, Embed, Tags, Task
+from toprune.tasks import Answer, Classify, Tags, Task
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 ROWS = [random_text(n, n) for n in (24, 17, 9)]
@@ -245,6 +245,15 @@ def test_cost_is_what_torch_counts(score: Score, n: int) -> None:
     assert counted_macs(attach(model, plan), n) == executed_macs(sizes, plan, n)
 
 
+def test_cost_of_some_layers() -> None:
+    """As of the model without the others."""
+    model, kept = make_slim(), [0, 3]
+    wanted = sizes_of(model).of_layers(kept)
+    keep_layers(model, kept)
+    assert sizes_of(model) == wanted
+    assert wanted.slim == ((1, 10), (2, 64))
+
+
 def test_cost_by_hand() -> None:
     """Two layers on three tokens, states of 5, heads of 8; the last layer is for one row."""
     config = make_model().config
@@ -263,7 +272,6 @@ def test_cost_by_hand() -> None:
         (Classify(), "sequence", "received"),
         (Classify(), "sequence", "accumulated"),
         (Tags(stride=0), "tokens", "received"),
-        (Embed(pooling="mean"), "encoder", "probe"),
     ],
     ids=str,
 )

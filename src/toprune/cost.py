@@ -62,6 +62,11 @@ class Sizes:
         alike = replace(self, head_width=self.head_size, slim=None)
         return [replace(alike, heads=heads, inner=inner) for heads, inner in self.slim]
 
+    def of_layers(self, kept: Sequence[int]) -> "Sizes":
+        """Without the other layers."""
+        slim = None if self.slim is None else tuple(self.slim[i] for i in kept)
+        return replace(self, layers=len(kept), slim=slim)
+
 
 @dataclass(frozen=True)
 class Reduction:

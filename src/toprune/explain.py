@@ -42,11 +42,10 @@ def explain(
     words, or words with blanks between). dense: the directory of the original model, to predict
     beside the pruned one; without it the pruned model's own weights do, with every token kept."""
     own = Bundle.load(bundle)
-    if own.plan is None:
-        raise UserError(f"{bundle} has no plan.json: nothing leaves; give what toprune prune wrote")
+    plan = check_plan(own, bundle)
     texts = [as_words(text) if own.task.HEAD == "tokens" else text for text in texts]
     reading = Reading(own, texts)
-    windows, pruned = _watched(own, own.plan, reading)
+    windows, pruned = _watched(own, plan, reading)
     if dense is None:
         whole, read = own, reading
     else:
@@ -67,12 +66,18 @@ def explain(
     return Explained(
         bundle=str(bundle),
         task=own.task.NAME,
-        layers=own.plan.n_layers,
-        score=own.plan.score,
-        drops=tuple(step.layer for step in own.plan.steps),
+        layers=plan.n_layers,
+        score=plan.score,
+        drops=tuple(step.layer for step in plan.steps),
         dense=SAME_WEIGHTS if dense is None else f"the model in {dense}",
         texts=tuple(found),
     )
+
+
+def check_plan(bundle: Bundle, folder: str | Path) -> Plan:
+    if bundle.plan is None:
+        raise UserError(f"{folder} has no plan.json: nothing leaves; give what toprune prune wrote")
+    return bundle.plan
 
 
 class Reading:

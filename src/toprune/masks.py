@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from toprune.families import family_of, sizes_of
+from toprune.heads import ask
 from toprune.slim import Kept, parts_of
+from toprune.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -106,3 +108,32 @@ def fold(model: Any, masks: Masks) -> None:
     for norm in norms:
         norm.weight.mul_(masks.hidden)
         norm.bias.mul_(masks.hidden)
+
+
+def saliency(model: Any, task: Task, batches: Sequence[dict[str, Tensor]]) -> list[Tensor]:
+    """How much the answers depend on each mask, as the probe has it for tokens: the square of the
+    gradient of the answer's margin, summed over texts. Of hidden, heads, inner, layers."""
+    sizes = sizes_of(model)
+    counts = [[sizes.width], *([getattr(x, n) for x in sizes.each] for n in ("heads", "inner"))]
+    counts.append([1] * sizes.layers)
+    found = [torch.zeros(sum(each)) for each in counts]
+    masks: list[Masks] = []
+    handles, training = attach_masks(model, lambda: masks[-1]), model.training
+    model.eval()
+    try:
+        for batch in batches:
+            rows = len(batch["attention_mask"])
+            ones = [torch.ones(rows, 1, len(x), requires_grad=True) for x in found]
+            (hidden,), *others = (
+                x.split(each, dim=-1) for x, each in zip(ones, counts, strict=True)
+            )
+            masks.append(Masks(hidden, *others))
+            margin = task.margin(ask(model, task, batch)[0], batch["attention_mask"])
+            grads = torch.autograd.grad(margin.sum(), ones)
+            for total, grad in zip(found, grads, strict=True):
+                total += grad.square().sum((0, 1))
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.train(training)
+    return found

@@ -187,6 +187,29 @@ def _refusals(report: dict[str, Any]) -> list[str]:
     ]
 
 
+def scores(report: dict[str, Any]) -> Group:
+    """How unequal attention is, and where answers stand in the first ranking."""
+    title = f"% of the attention that the best-ranked tokens receive, {report['rows']} texts"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("layer", justify="right")
+    told = [i for i, share in enumerate(report["tokens"]) if share in (0.1, 0.25, 0.5)]
+    for i in told:
+        table.add_column(f"best {report['tokens'][i]:.0%}", justify="right")
+    for layer, curve in enumerate(report["attention"], 1):
+        table.add_row(str(layer), *(f"{100 * curve[i]:.1f}" for i in told))
+    answers = report.get("answers", {})
+    lines = [
+        Text(
+            f"{who}: the median rank of {found['tokens']} tokens of right answers is "
+            f"{found['median_rank'] + 1:g} of {found['among']:g} in layer {answers['layer'] + 1} "
+            f"(score {answers['score']}); {found['kept']:.1%} of them stay there."
+        )
+        for who in ("dense", "pruned")
+        if (found := answers.get(who))
+    ]
+    return Group(table, *lines)
+
+
 def families(report: dict[str, Any]) -> Group:
     """What is supported for which tasks, why not where it is not, and what models these are."""
     table = Table(title="families", title_justify="left", box=SIMPLE_HEAD)

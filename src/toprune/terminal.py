@@ -15,6 +15,9 @@ from typer.core import TyperGroup
 from toprune.errors import UserError
 
 INTERRUPTED = 130  # typer's code for Ctrl-C
+GOES_ON = dict.fromkeys(("finetune", "prune"), "; goes on with --resume") | {
+    "compare": "; the same command goes on"
+}
 
 
 class OneLine(TyperGroup):
@@ -27,10 +30,10 @@ class OneLine(TyperGroup):
             with warnings.catch_warnings():
                 code = super().main(words, *rest, **extra)
             if code == INTERRUPTED:
-                typer.echo(
-                    "toprune: stopped; goes on with --resume, compare by itself",
-                    err=True,
-                )
+                typer.echo(f"toprune: stopped{GOES_ON.get(words[0], '')}", err=True)
+        except BrokenPipeError:  # the reader has had enough, as in `toprune families | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
         except Exception as error:
             line = line_of(error)
             if line is None:
@@ -48,6 +51,8 @@ def line_of(error: Exception) -> str | None:
         return f"this needs {error.name}; install it with: pip install 'toprune[train]'"
     if isinstance(error, UserError):
         return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; check the path, its rights, and the disk"
     message = getattr(error, "format_message", None)  # typer's own: an unknown option and the like
     return None if message is None else " ".join(message().split()).rstrip(".") + "; see --help"
 

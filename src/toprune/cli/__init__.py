@@ -10,19 +10,24 @@ import typer
 import toprune
 from toprune.cli.given import SOFT_SHARE, soft_share
 from toprune.cli.jobs import compare, demo
-from toprune.cli.look import check, explain, show, supported
+from toprune.cli.look import check, explain, report, scores, show, supported
 from toprune.cli.serve import bench, evaluate, export
 from toprune.cli.train import finetune, prune
 from toprune.terminal import OneLine
 
 __all__ = ["SOFT_SHARE", "app", "finetune", "main", "prune", "soft_share"]
 
-app = typer.Typer(cls=OneLine, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=OneLine,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 plan_app = typer.Typer(help="Look at a plan.json, or check it.")
 for command in (demo, finetune, prune, export):
     app.command()(command)
 app.command("eval")(evaluate)
-for command in (bench, explain, compare):
+for command in (bench, report, explain, scores, compare):
     app.command()(command)
 app.command("families")(supported)
 app.add_typer(plan_app, name="plan")

@@ -47,15 +47,14 @@ def texts(said: list[str] | None, pairs: list[str] | None) -> list[Any]:
 
 
 def texts_of(
-    bundle: Path, data: str, columns: Any, split: str | None, skip_bad_rows: bool
+    bundle: Path, task: str, data: str, columns: Any, split: str | None, skip_bad_rows: bool
 ) -> list[Any]:
     """Texts of a file, as the bundle's task reads them."""
-    from toprune.bundle import read_report
     from toprune.glue import glue_in, load_texts
 
     return load_texts(
         data,
-        task=read_report(bundle).get("task", "classify"),
+        task=task,
         glue=glue_in(bundle),
         columns=columns,
         split=split,

@@ -19,7 +19,10 @@ def demo(
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Fine-tune, prune to a real 3x, evaluate, export and time: an embedded model, film reviews."""
+    """Fine-tune, prune to a real 3x, evaluate, export and time: an embedded model, film reviews.
+
+    Example: **toprune demo --quick**
+    """
     hush(debug)
     from toprune.demo import FULL, QUICK, run
 

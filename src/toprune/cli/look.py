@@ -1,8 +1,8 @@
-"""What there is to see: what becomes of a text, families, plans."""
+"""What there is to see: the report, what becomes of a text, families, plans."""
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -50,6 +50,7 @@ def explain(
     every layer that sees less of it.
     """
     hush(debug)
+    from toprune.bundle import read_report
     from toprune.explain import explain as look
     from toprune.fading import faded
     from toprune.pages.explain import explain_page
@@ -62,7 +63,8 @@ def explain(
         if texts or len(pair or ()) > 1:
             raise UserError("give texts or --data, not both; with --data, --pair is one column")
         columns = given.columns(text, next(iter(pair or ()), None), None)
-        read = given.texts_of(bundle, data, columns, split, skip_bad_rows)[:rows]
+        task = read_report(bundle).get("task", "classify")
+        read = given.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
     found = look(bundle, read, dense=dense)
     if html is not None:
         html.write_text(explain_page(found), encoding="utf-8")
@@ -70,8 +72,78 @@ def explain(
     tell(found.to_dict(), as_json, told)
 
 
+def report(
+    bundle: o.Bundle,
+    compared: Annotated[
+        Path | None,
+        typer.Option(help="compare.json of toprune compare: adds the curve over budgets."),
+    ] = None,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Make report.html anew from a bundle's report.json: one page, no requests, no torch.
+
+    Example: **toprune report small**
+    """
+    from toprune.pages.files import write_report_page
+
+    page = write_report_page(bundle, compared)
+    tell({"out": str(page)}, as_json, f"The page is in {page}.")
+
+
+def scores(
+    bundle: o.Bundle,
+    data: o.Source,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    rows: Annotated[int, typer.Option(min=1, help="How many rows, the first ones.")] = 200,
+    dense: Annotated[
+        Path | None,
+        typer.Option(help="Task answer: the original model, for the ranks in its own states, too."),
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a chart, a line for each layer.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the chart.")] = False,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """How unequal tokens are: the attention that the best of them receive, layer by layer.
+
+    Example: **toprune scores small --data test.csv --svg scores.svg**
+
+    Of a bundle that answers questions also the rank of right answers' tokens when they are ranked
+    first: **toprune scores small --data dev-v1.1.json --dense dense**
+    """
+    hush(debug)
+    from toprune.bundle import read_report
+    from toprune.glue import load_labelled
+    from toprune.importance import answer_ranks, score_chart, score_distributions
+
+    if svg is not None and svg.exists() and not overwrite:
+        raise UserError(f"{svg} is there already; choose another --svg or say --overwrite")
+    task = read_report(bundle).get("task", "classify")
+    if dense is not None and task != "answer":
+        raise UserError(f"--dense is for the task answer, not for {task}; leave it out")
+    columns = given.columns(text, pair, label)
+    read = given.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
+    found = score_distributions(bundle, read)
+    if task == "answer":
+        how: Any = {"columns": columns, "split": split, "skip_bad_rows": skip_bad_rows}
+        labelled = load_labelled(data, glue=None, task=task, **how)
+        some = labelled.take(range(min(rows, len(labelled))))
+        found["answers"] = answer_ranks(bundle, some, dense=dense)
+    if svg is not None:
+        svg.write_text(score_chart(found), encoding="utf-8")
+    tell(found, as_json, tables.scores(found), "" if svg is None else f"The chart is in {svg}.")
+
+
 def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:
-    """Which architectures toprune knows, for which tasks, since when."""
+    """Which architectures toprune knows, for which tasks, since when.
+
+    Example: **toprune families**
+    """
     hush(debug)
     from toprune.support import everything
 
@@ -84,7 +156,10 @@ def show(
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Which layers drop tokens and how many stay; people count layers from one."""
+    """Which layers drop tokens and how many stay; people count layers from one.
+
+    Example: **toprune plan show small/plan.json**
+    """
     plan = Plan.load(file)
     typer.echo(json.dumps(json.loads(plan.to_json())) if as_json else plan.summary())
 
@@ -95,7 +170,10 @@ def check(
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Is the plan sound, and does it belong to the model?"""
+    """Is the plan sound, and does it belong to the model?
+
+    Example: **toprune plan check small/plan.json --model dense**
+    """
     plan = Plan.load(file)
     if model is not None:
         hush(debug)

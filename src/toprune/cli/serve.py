@@ -156,6 +156,9 @@ def bench(
     rounds: Annotated[int, typer.Option(min=5, help="Turns that every model takes.")] = 20,
     batch: Annotated[int, typer.Option(min=1, help="Also with so many texts a call.")] = 1,
     fp32: Annotated[bool, typer.Option("--fp32", help="Leave out the int8 files.")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Put the times into report.json and report.html.")
+    ] = False,
     seed: o.Seed = 0,
     as_json: o.Json = False,
     debug: o.Debug = False,
@@ -166,21 +169,13 @@ def bench(
     """
     hush(debug)
     from toprune.bench import bench as race
-    from toprune.glue import glue_in, load_texts
     from toprune.run.sheet import Sheet
 
     texts = None
     if data is not None:
         sheet = Sheet.load(bundle)
         columns = replace(given.columns(text, pair, None), images=sheet.images)
-        texts = load_texts(
-            data,
-            task=sheet.task,
-            glue=glue_in(bundle),
-            columns=columns,
-            split=split,
-            skip_bad_rows=skip_bad_rows,
-        )
+        texts = given.texts_of(bundle, sheet.task, data, columns, split, skip_bad_rows)
     report = race(
         bundle,
         texts=texts,
@@ -192,4 +187,9 @@ def bench(
         seed=seed,
         say=partial(typer.echo, err=True),
     )
-    tell(report, as_json, tables.bench(report))
+    last = ""
+    if save:
+        from toprune.pages.files import save_timings
+
+        last = f"The times are in {save_timings(bundle, report)}, too."
+    tell(report, as_json, tables.bench(report), last)

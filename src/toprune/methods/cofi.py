@@ -31,8 +31,7 @@ from toprune.cost import Sizes, total_macs
 from toprune.errors import UserError
 from toprune.families import family_of, keep_layers, sizes_of
 from toprune.fit import Learner
-from toprune.heads import ask
-from toprune.masks import Masks, attach_masks, fold
+from toprune.masks import Masks, attach_masks, fold, saliency
 from toprune.plan import Plan, Restore, Score
 from toprune.processes import processes
 from toprune.projection import shift_to
@@ -46,12 +45,11 @@ from toprune.stages import (
     soft_stage,
     teacher_of,
 )
-from toprune.tasks import Task
 from toprune.teacher import DONE, Teacher
 
 DENSE = 0.01  # sparsity at which a run sets out; at zero the shift would be infinite
 STAYS = 1e3  # the log-alpha of a mask that no shift closes
-LATER = 15.0  # how much higher dimensions and layers start than heads and columns
+LATER = 20.0  # how much higher dimensions and layers start than heads and columns
 FAINTEST = 0.01  # soft value of what stays only because something must
 FURTHEST = 200.0  # an edge that all masks are above, or below but for those that stay
 
@@ -89,7 +87,8 @@ class Cofi:
             fold(job.model, masks)
             if processes().is_main_process:
                 path.write_text(json.dumps(asdict(masks.kept())))
-            return job.blank(), 1 / (1 - float(policy.selector.sparsity()))
+            with torch.no_grad():
+                return job.blank(), 1 / (1 - float(policy.selector.sparsity()))
 
         if job.training.soft_epochs > 0:
             outcome = soft_stage(job, begin, end, resume=resume, kind=Matched)
@@ -109,7 +108,7 @@ class Cofi:
         """With masks in the order of what they are worth."""
         sizes = sizes_of(job.model)
         selector = Selector(self, sizes, job.lengths, job.budget, job.restore)
-        useful = saliency(job.model, job.task, sizes, job.some(CALIBRATION_TEXTS))
+        useful = saliency(job.model, job.task, job.some(CALIBRATION_TEXTS))
         # Vectors are what an embedding model is for: theirs stay as wide as they are.
         selector.start(useful, hidden=self.hidden and job.task.HEAD != "encoder")
         selector.check_reach(job.budget)
@@ -308,33 +307,3 @@ def _bisect(macs: Callable[[float], float], limit: float) -> tuple[float, float]
         middle = (low + high) / 2
         low, high = (middle, high) if macs(middle) > limit else (low, middle)
     return low, high
-
-
-def saliency(
-    model: Any, task: Task, sizes: Sizes, batches: Sequence[dict[str, Tensor]]
-) -> list[Tensor]:
-    """How much the answers depend on each mask, as the probe has it for tokens: the square of the
-    gradient of the answer's margin, summed over texts. Of hidden, heads, inner, layers."""
-    counts = [[sizes.width], *([getattr(x, n) for x in sizes.each] for n in ("heads", "inner"))]
-    counts.append([1] * sizes.layers)
-    found = [torch.zeros(sum(each)) for each in counts]
-    masks: list[Masks] = []
-    handles, training = attach_masks(model, lambda: masks[-1]), model.training
-    model.eval()
-    try:
-        for batch in batches:
-            rows = len(batch["attention_mask"])
-            ones = [torch.ones(rows, 1, len(x), requires_grad=True) for x in found]
-            (hidden,), *others = (
-                x.split(each, dim=-1) for x, each in zip(ones, counts, strict=True)
-            )
-            masks.append(Masks(hidden, *others))
-            margin = task.margin(ask(model, task, batch)[0], batch["attention_mask"])
-            grads = torch.autograd.grad(margin.sum(), ones)
-            for total, grad in zip(found, grads, strict=True):
-                total += grad.square().sum((0, 1))
-    finally:
-        for handle in handles:
-            handle.remove()
-        model.train(training)
-    return found

@@ -69,7 +69,7 @@ def nearest(job: Job) -> int:
     sizes, plan = sizes_of(job.model), job.blank()
 
     def off(count: int) -> float:
-        shallow, steps = replace(sizes, layers=count), replace(plan, n_layers=count)
+        shallow, steps = sizes.of_layers(spread(count, sizes.layers)), replace(plan, n_layers=count)
         met = reduction(shallow, steps, job.lengths, before=sizes).unpadded
         return abs(np.log(met / job.budget.reduction))
 

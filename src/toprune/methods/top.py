@@ -20,7 +20,7 @@ from toprune.cost import Sizes, expected_share
 from toprune.errors import UserError
 from toprune.families import sizes_of
 from toprune.learn import Learn
-from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
+from toprune.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
 from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, shared_out, soft_stage
 from toprune.tokens import Tokens, ranks
 
@@ -57,18 +57,18 @@ class Top:
         sizes = sizes_of(job.model)
 
         def begin() -> Learn:
-            n = round(job.lengths.mean)
-            entering = calibrated(job, moves=0).lengths(n)
-            start = [tokens / n for tokens in entering[self.first + 1 :]]
-            third = max(self.first + 1, sizes.layers // 3)
+            n, shape = round(job.lengths.mean), calibrated(job, moves=0)
+            settings = self._ranked_at(shape) if job.score in ONCE else self
+            start = [tokens / n for tokens in shape.lengths(n)[settings.first + 1 :]]
+            third = max(settings.first + 1, sizes.layers // 3)
             return Learn(
-                Selector(self, sizes, job.lengths, job.budget, start, job.restore),
+                Selector(settings, sizes, job.lengths, job.budget, start, job.restore),
                 job.score,
                 probes=probes_of(job),
                 protect=job.protect,
                 protect_until=job.protect_until,
                 restore=job.restore,
-                distilled=frozenset(range(self.first, third)),
+                distilled=frozenset(range(settings.first, third)),
             )
 
         def end(policy: Learn) -> tuple[Plan, float]:
@@ -77,6 +77,12 @@ class Top:
             return _in_reach(job, policy.selector), expected
 
         return soft_stage(job, begin, end, resume=resume)
+
+    def _ranked_at(self, shape: Plan) -> "Top":
+        """Prune from where the starting shape does. A score that ranks once ranks at the first
+        open gate: one that opens earlier, for a token or two, would rank all others there too,
+        with a worse probe."""
+        return replace(self, first=max(self.first, shape.steps[0].layer))
 
 
 def _in_reach(job: Job, selector: "Selector") -> Plan:

@@ -32,7 +32,7 @@ from toprune.tokens import Tokens, gather_alive
 
 LAMBDA = 0.5  # at the start: of its scripts for GLUE
 MOST = 5.0  # lambda: beyond, the weights would learn to please it and nothing else
-SPAN = 0.9  # weights of a network, not masks: a tenth of their rate
+SPAN = 30.0  # over the width: the wider a network, the further its answer moves at the same rate
 SMALL = 0.02  # spread of the last layer's weights at the start
 
 
@@ -57,7 +57,8 @@ class Transkimmer:
             return Outcome(met(job, layers, sizes.width), None, [])
 
         def begin() -> "Skim":
-            return Skim(Skimmers(LAMBDA, MOST, SPAN, job, made), job, self.temperature)
+            skimmers = Skimmers(LAMBDA, MOST, SPAN / sizes.width, job, made)
+            return Skim(skimmers, job, self.temperature)
 
         def end(policy: "Skim") -> tuple[Plan, float]:
             expected = 1 / (1 - float(policy.selector.sparsity()))

@@ -101,7 +101,7 @@ def bars(groups: Sequence[Group], *, unit: str = "x", level: float | None = None
             y += 17
         y += 8
     if level is not None:
-        parts.append(_text(px(level), 11, f"dense: {level:g}{unit}", "faint middle"))
+        parts.append(_text(px(level), 11, f"{level:g}{unit}", "faint middle"))
     return _drawing(parts, y)
 
 

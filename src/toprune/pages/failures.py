@@ -3,16 +3,18 @@
 from typing import Any
 
 from toprune.pages.charts import Group, Mark, ranges
-from toprune.pages.parts import figure, figures, legend, number, paragraph, table, words
+from toprune.pages.parts import block, figure, figures, legend, number, paragraph, table, words
 
 Report = dict[str, Any]
 SHOWN = 20  # classes in the chart, those that moved most
 UNITS = {"tokens": "words", "rank": "queries", "answer": "questions"}
 OUTCOMES = {  # of an example: a class of the style, and words
-    "lost": ("bad", "was right, or nearer"),
-    "won": ("good", "is right now, or nearer"),
-    "even": ("soft", "as good as before"),
+    "lost": ("bad", "got worse"),
+    "won": ("good", "got better"),
+    "even": ("", "neither better nor worse"),
 }
+OPEN = 6  # examples that are seen at once
+LONG = 40  # characters of an answer that gets a line of its own
 
 STYLE = """
 .cases { list-style: none; padding: 0; margin: 1rem 0; display: grid; gap: .9rem; }
@@ -23,9 +25,13 @@ STYLE = """
 .cases li.bad { border-left-color: var(--bad); }
 .cases li.good { border-left-color: var(--good); }
 .cases blockquote { margin: 0 0 .5rem; }
-.cases dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .8rem; margin: 0; }
-.cases dt { color: var(--soft); }
+.cases dl { display: flex; flex-wrap: wrap; gap: .1rem 1.6rem; margin: 0; }
+.cases dl.long { display: block; }
+.cases dl div { display: flex; gap: .5rem; }
+.cases dt { color: var(--soft); flex: none; }
 .cases dd { margin: 0; }
+.bad .verdict { color: var(--bad); }
+.good .verdict { color: var(--good); }
 """
 
 
@@ -46,8 +52,8 @@ def classes(report: Report) -> str:
         ]
         for i in order
     ]
-    header = ("", "of it", "dense", "pruned", "change", "changed answers")
-    numbers = table("Recall in points: how many of its own are found", header, rows)
+    header = ("", "count", "dense", "pruned", "change", "changed")
+    numbers = table("Recall in points; the last column counts changed answers", header, rows)
     if not known:
         return numbers
     worst = sorted(known, key=lambda i: -abs(_moved(found[i])))[:SHOWN]
@@ -61,10 +67,11 @@ def classes(report: Report) -> str:
     )
     some = "" if len(groups) == len(found) else f", {len(groups)} classes that moved most"
     keys = legend([("dense", "dense"), ("pruned", "pruned")])
-    title = f"Recall in points{some}"
-    return paragraph("Recall is the share of a class's own that a model finds.") + figures(
-        figure("classes", title, f"{says}.", ranges(groups), numbers, keys)
-    )
+    chart = figure("classes", f"Recall in points{some}", f"{says}.", ranges(groups), keys=keys)
+    if some:
+        numbers = f"<details><summary>All {len(found)} classes</summary>{numbers}</details>"
+    about = paragraph("Recall is the share of a class's own that a model finds.")
+    return about + figures(chart, block(numbers))
 
 
 def _moved(row: dict[str, Any]) -> float:
@@ -83,8 +90,14 @@ def examples(report: Report) -> str:
         return ""
     if not found["examples"]:
         return paragraph("Dense and pruned give the same answer to every example.")
-    cases = "".join(_case(report, i) for i in range(len(found["examples"])))
-    return paragraph(_counted(report)) + f'<ul class="cases">{cases}</ul>'
+    cases = [_case(report, i) for i in range(len(found["examples"]))]
+    more = cases[OPEN:]
+    return (
+        paragraph(_counted(report))
+        + f'<ul class="cases">{"".join(cases[:OPEN])}</ul>'
+        + (f"<details><summary>{len(more)} more</summary>" if more else "")
+        + (f'<ul class="cases">{"".join(more)}</ul></details>' if more else "")
+    )
 
 
 def _counted(report: Report) -> str:
@@ -114,10 +127,12 @@ def _case(report: Report, at: int) -> str:
     for key, name in (names | {"label": "label"}).items():
         if key in case:
             told.append((name, _answer(report, at, key)))
+    pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told)
     if verdict:
-        told.append(("the dense one" if kind == "bad" else "the pruned one", verdict))
-    pairs = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in told)
-    return f'<li class="{kind}">{"".join(lines)}<dl>{pairs}</dl></li>'
+        pairs += f'<div><dt>so it</dt><dd class="verdict">{verdict}</dd></div>'
+    is_long = any(len(str(case.get(key, ""))) > LONG for key in ("dense", "pruned", "label"))
+    shape = ' class="long"' if is_long else ""
+    return f'<li class="{kind}">{"".join(lines)}<dl{shape}>{pairs}</dl></li>'
 
 
 def _answer(report: Report, at: int, key: str) -> str:

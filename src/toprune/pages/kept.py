@@ -33,22 +33,26 @@ def kept(report: dict[str, Any]) -> str:
 
 def _by_length(report: dict[str, Any]) -> str:
     found = report.get("kept_by_length") or []
-    if len({row["tokens"] for row in found}) < 2:  # images are of one length
+    named: dict[int, list[str]] = {}  # lengths are often equal where texts are cut
+    for row in found:
+        named.setdefault(row["tokens"], []).append(NAMES.get(row["share"], str(row["share"])))
+    if len(named) < 2:  # images are of one length
         return ""
-    names = [f"{NAMES.get(row['share'], row['share'])}: {row['tokens']}" for row in found]
+    chosen = {row["tokens"]: at for at, row in enumerate(found)}
+    names = [f"{' to '.join(dict.fromkeys((n[0], n[-1])))}: {t}" for t, n in named.items()]
+    kept = [found[chosen[tokens]]["kept"] for tokens in named]
     drawn = [
-        Line(name, [Point(i + 1, count) for i, count in enumerate(row["kept"])])
-        for name, row in zip(names, found, strict=True)
+        Line(name, [Point(i + 1, count) for i, count in enumerate(own)])
+        for name, own in zip(names, kept, strict=True)
     ]
-    layers = range(len(found[0]["kept"]))
     rows = [
         [str(i + 1)]
-        + [number(report, "kept_by_length", j, "kept", i, form=",") for j in range(len(found))]
-        for i in layers
+        + [number(report, "kept_by_length", chosen[t], "kept", i, form=",") for t in named]
+        for i in range(len(kept[0]))
     ]
     says = "; ".join(
-        f"{name} tokens, of which {row['kept'][-1]} reach the last layer"
-        for name, row in zip(names, found, strict=True)
+        f"{name} tokens, of which {own[-1]} reach the last layer"
+        for name, own in zip(names, kept, strict=True)
     )
     return figure(
         "kept-by-length",

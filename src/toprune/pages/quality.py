@@ -1,5 +1,6 @@
 """Metrics with their intervals, dense against pruned. In points (times 100)."""
 
+from math import isfinite
 from typing import Any
 
 from toprune.pages.charts import Group, Mark, ranges
@@ -42,7 +43,7 @@ def quality(report: Report) -> str:
         alone = _alone(report) if "metrics" in report else ""
         if not alone and "budget" in report:
             alone = paragraph("There were no labels, so there are no metrics:", agree)
-        return alone
+        return alone + _exported(report)
     names = list(report["difference"])
     rows = [
         [
@@ -57,6 +58,7 @@ def quality(report: Report) -> str:
     groups = [
         Group(name, [_mark(kind, report[kind][name]) for kind in ("dense", "pruned")])
         for name in names
+        if all(isfinite(x) for kind in ("dense", "pruned") for x in report[kind][name].values())
     ]
     says = "; ".join(
         f"{group.name}: dense {group.marks[0].value:.1f}, pruned {group.marks[1].value:.1f}"
@@ -69,8 +71,10 @@ def quality(report: Report) -> str:
         "models; p is the chance of one as large without a real one.",
         soft=True,
     )
+    if not groups:
+        return figures(block(paragraph(agree), told, about), _exported(report))
     chart = figure("quality", "The same as a picture", f"{says}.", ranges(groups), keys=keys)
-    return figures(block(paragraph(agree), told, about), chart)
+    return figures(block(paragraph(agree), told, about), block(chart, _exported(report)))
 
 
 def _mark(kind: str, figure: dict[str, float]) -> Mark:
@@ -86,7 +90,7 @@ def _alone(report: Report) -> str:
     return table("In points, with 95 % intervals", ("", "value"), rows)
 
 
-def exported(report: Report) -> str:
+def _exported(report: Report) -> str:
     """What `toprune export --data` measured of the ONNX files."""
     found = report.get("onnx") or {}
     if not found:

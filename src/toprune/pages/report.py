@@ -15,7 +15,7 @@ from toprune.pages.failures import classes, examples
 from toprune.pages.kept import kept
 from toprune.pages.origin import origin
 from toprune.pages.parts import STYLE, number, paragraph, section, words
-from toprune.pages.quality import exported, quality, verdict
+from toprune.pages.quality import quality, verdict
 from toprune.pages.shell import escape, page
 from toprune.pages.speed import fastest, speed
 from toprune.pages.training import training
@@ -54,7 +54,7 @@ def _body(report: Report, compared: Mapping[str, Any] | None) -> list[str]:
     return [
         _head(report),
         section("How many FLOPs it takes", budget(report)),
-        section("How good it is", quality(report), exported(report)),
+        section("How good it is", quality(report)),
         section("How fast it is", speed(report)),
         section("How many tokens are kept", kept(report)),
         section(

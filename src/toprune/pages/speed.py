@@ -3,7 +3,17 @@
 from typing import Any
 
 from toprune.pages.charts import Group, Mark, bars
-from toprune.pages.parts import command, figure, figures, legend, number, paragraph, table, words
+from toprune.pages.parts import (
+    block,
+    command,
+    figure,
+    figures,
+    legend,
+    number,
+    paragraph,
+    table,
+    words,
+)
 
 Report = dict[str, Any]
 RACE = ("pruned fp32", "dense fp32")
@@ -31,10 +41,11 @@ def speed(report: Report) -> str:
         )
     found = report["latency"]
     parts = [paragraph(words(found["verdict"]))]
-    parts.append(figures(*(_row(report, i) for i in range(len(found["rows"])))))
+    parts += [_row(report, i) for i in range(len(found["rows"]))]
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
     machine = found.get("environment", {}).get("machine", "")
-    told = [f"{threads}, ONNX Runtime", machine, found.get("date", "")]
+    date = found.get("date", "").replace("T", " ").replace("+00:00", " UTC")
+    told = [f"{threads}, ONNX Runtime", machine, date]
     parts.append(paragraph(words(" \u00b7 ".join(filter(None, told))), soft=True))
     return "".join(parts)
 
@@ -66,9 +77,11 @@ def _row(report: Report, at: int) -> str:
     says = "; ".join(f"{g.name}: {g.marks[0].value:.2f} times faster" for g in groups)
     numbers = table(
         "Times faster, with 95 % intervals", ("", "ratio", "from", "to", "fewer FLOPs"), rows
-    ) + table("Milliseconds a text, medians", ("", "ms"), times)
+    )
+    medians = table("Milliseconds a text, medians", ("", "ms"), times)
     keys = legend([("pruned", "pruned and dense alike but for the plan"), ("dense", "others")])
-    return figure(f"speed-{at}", title, f"{says}.", bars(groups, level=1.0), numbers, keys)
+    chart = figure(f"speed-{at}", title, f"{says}.", bars(groups, level=1.0), numbers, keys)
+    return figures(chart, block(medians))
 
 
 def _kind(ratio: dict[str, Any]) -> str:
