@@ -9,6 +9,7 @@ So a word that is dropped at the first step is lost, and the answer with it.
 
 import copy
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ from toprune.encode import Collate, encode, lengths
 from toprune.errors import UserError
 from toprune.families import sizes_of
 from toprune.fit import Training
+from toprune.methods import top
 from toprune.methods.top import Top
-from toprune.plan import Plan, Score
+from toprune.plan import Plan, Score, Step
 from toprune.tasks import Classify
 from toprune.tokens import Tokens
 
@@ -242,3 +244,26 @@ def test_a_budget_out_of_reach_says_what_can_be_reached(fine_tuned: Any, tmp_pat
     bundle = prune(model, DATA, reach, out=out, tokenizer=make_tokenizer(), training=UNTRAINED)
     assert bundle.plan is not None
     assert executed(model, bundle.plan) == pytest.approx(float(reach[:-1]), rel=0.01)
+
+
+def test_a_score_that_ranks_once_ranks_where_calibration_begins(
+    fine_tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks of earlier layers, which might open for a token or two, are not learned at all."""
+    shape = Plan("bert", 4, 32, "received", (Step(1, Fraction(1, 3)),))
+    monkeypatch.setattr(top, "calibrated", lambda job, **how: shape)
+    training = Training(soft_epochs=0.5, hard_epochs=0, lr=1e-3)
+    found: dict[Score, int] = {}
+    for score in Top.SCORES:
+        bundle = prune(
+            copy.deepcopy(fine_tuned),
+            DATA,
+            "1.5x",
+            tokenizer=make_tokenizer(),
+            training=training,
+            method=Top(gates=False),
+            score=score,
+        )
+        assert bundle.plan is not None
+        found[score] = bundle.plan.steps[0].layer
+    assert found == {"probe": 1, "received": 0}
