@@ -5,7 +5,7 @@ OTHERS := .venv-consumers
 # Options for the target at hand: make demo ARGS=--quick, make test ARGS="-k plan".
 ARGS ?=
 
-.PHONY: venv demo test lint docs consumers clean
+.PHONY: venv demo test browser lint docs consumers clean
 
 venv: $(READY)
 
@@ -20,8 +20,16 @@ demo: $(READY)
 	$(BIN)/toprune demo $(ARGS)
 
 # Two workers of one thread each: torch's own threads would fight over two cores.
-test: $(READY)
+test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+
+# For the tests of pages: Debian's chromium, where we may install it. Without one they are skipped;
+# with TOPRUNE_BROWSER=required (.ci/run) they fail.
+browser:
+	@command -v chromium >/dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq update \
+		&& apt-get -qq install --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+		|| echo 'No chromium: tests of pages are SKIPPED. As root: apt-get install chromium'
 
 lint: $(READY)
 	$(BIN)/ruff check .

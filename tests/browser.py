@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 SIZES = {"phone": (390, 844), "desktop": (1100, 800)}
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = ("chromium", "chromium-browser", "google-chrome")  # the first is Debian's
 
 
 @dataclass

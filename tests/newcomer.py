@@ -46,9 +46,7 @@ def furnish(place: Path) -> None:
 
 def _models(place: Path) -> None:
     tokenizer = make_tokenizer()
-    config = BertConfig(
-        **SIZES | SMALL, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id
-    )
+    config = BertConfig(**SIZES | SMALL, vocab_size=len(tokenizer), pad_token_id=1)
     torch.manual_seed(0)
     encoder = BertModel(config)
     config.num_labels = 1
@@ -121,7 +119,7 @@ def _sentence(words: Sequence[str]) -> Row:
 
 
 def _images(place: Path, rng: np.random.Generator) -> None:
-    config = ViTConfig(**SMALL, image_size=16, patch_size=4, num_labels=2)
+    config = ViTConfig(**SMALL, image_size=16, patch_size=4)
     config.id2label = {0: "rose", 1: "tulip"}
     config.label2id = {"rose": 0, "tulip": 1}
     ViTForImageClassification(config).save_pretrained(place / "vit-flowers")

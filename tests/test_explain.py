@@ -20,6 +20,7 @@ from toprune.explanation import Explained, Window, in_words, verdict
 from toprune.fading import faded, seen_by, shades_of
 from toprune.heads import ask
 from toprune.plan import Plan, Score, Step
+from toprune.predictor import add_predictors
 
 LAYERS, WIDTH = 4, 32
 TEXT = "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10"
@@ -38,6 +39,9 @@ def make_bundle(
     report = {"task": task, "max_length": 24} | told
     outputs = {"answer": 2, "tokens": 3}.get(head, 2)
     model = make_model(num_labels=outputs, head=head)
+    if plan is not None and plan.predictor is not None:
+        torch.manual_seed(0)
+        add_predictors(model, [step.layer for step in plan.steps], plan.predictor, normed=True)
     Bundle(model, make_tokenizer(), plan, report).save(folder)
     return folder
 
@@ -48,6 +52,7 @@ PLANS: dict[str, Plan] = {
     "received": make_plan(),
     "accumulated": make_plan("accumulated"),
     "random": make_plan("random"),
+    "predicted": make_plan("predicted", predictor=8),
     "pooled": make_plan("pooled"),
     "adaptive": make_plan(steps=ADAPTIVE),
     "protected": make_plan(protect=(2, 9), min_tokens=3),

@@ -41,8 +41,14 @@ def explain(
     """What became of every token of each text (a pair is a tuple; of the task tokens a list of
     words, or words with blanks between). dense: the directory of the original model, to predict
     beside the pruned one; without it the pruned model's own weights do, with every token kept."""
-    own = Bundle.load(bundle)
-    plan = check_plan(own, bundle)
+    return explained(Bundle.load(bundle), str(bundle), texts, dense=dense)
+
+
+def explained(
+    own: Bundle, name: str, texts: Sequence[Any], *, dense: str | Path | None = None
+) -> Explained:
+    """The same of a bundle that is loaded; it is told of by its name."""
+    plan = check_plan(own, name)
     texts = [as_words(text) if own.task.HEAD == "tokens" else text for text in texts]
     reading = Reading(own, texts)
     windows, pruned = _watched(own, plan, reading)
@@ -64,7 +70,7 @@ def explain(
         for i, (text, one, other) in enumerate(zip(texts, *answers, strict=True))
     ]
     return Explained(
-        bundle=str(bundle),
+        bundle=name,
         task=own.task.NAME,
         layers=plan.n_layers,
         score=plan.score,

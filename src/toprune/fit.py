@@ -28,6 +28,8 @@ from toprune.tasks import Task
 from toprune.teacher import first_states
 from toprune.trainer_bar import Bar
 
+LINES = 40  # of the log, at least, where a stage has as many steps; the report draws them
+
 
 @dataclass(frozen=True)
 class Training:
@@ -244,6 +246,7 @@ def train(
     """Run one stage; returns its log. Checkpoints under `out`, from which `resume` goes on."""
     for p in learner.model.base_model.embeddings.parameters():
         p.requires_grad_(training.train_embeddings)
+    batches = len(features) / (training.batch_size * training.accumulation)
     args = TrainingArguments(
         output_dir=str(out),
         num_train_epochs=epochs,
@@ -253,7 +256,7 @@ def train(
         save_strategy="steps" if training.save_steps else "epoch",
         save_steps=training.save_steps or 500,
         save_total_limit=2,
-        logging_steps=10,
+        logging_steps=max(1, min(10, int(batches * epochs) // LINES)),
         report_to=training.report_to,
         remove_unused_columns=False,
         seed=training.seed,

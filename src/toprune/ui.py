@@ -15,7 +15,7 @@ import torch
 from toprune.attachment import attach, detach
 from toprune.bundle import Bundle
 from toprune.errors import UserError
-from toprune.explain import Reading, explained
+from toprune.explain import Reading, check_plan, explained
 from toprune.explanation import Explained
 from toprune.heads import ask
 from toprune.measure import interleave, ratio
@@ -32,9 +32,7 @@ class Desk:
     def __init__(self, folders: Sequence[str | Path]):
         self.names = [str(folder) for folder in folders]
         self.bundles = [Bundle.load(folder) for folder in folders]
-        for name, bundle in zip(self.names, self.bundles, strict=True):
-            if bundle.plan is None:
-                raise UserError(f"{name} has no plan.json; give what toprune prune wrote")
+        self.plans = list(map(check_plan, self.bundles, self.names))
         self._lock = Lock()
 
     def asked(self, form: dict[str, str]) -> Asked:
@@ -63,9 +61,8 @@ class Desk:
 
     def timed(self, asked: Asked, text: Any) -> Speed:
         """Both take turns; the model is told before each what it is to do."""
-        own = self.bundles[asked.chosen]
-        assert own.plan is not None
-        plan, model, batches = own.plan, own.model, list(Reading(own, [text]).batches("timing"))
+        own, plan = self.bundles[asked.chosen], self.plans[asked.chosen]
+        model, batches = own.model, list(Reading(own, [text]).batches("timing"))
 
         def read() -> None:
             for batch in batches:

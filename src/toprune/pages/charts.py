@@ -40,9 +40,9 @@ svg .join { stroke: var(--rule); stroke-width: 3; }
 .s3 { stroke: var(--s3); fill: var(--s3); background: var(--s3); border-color: var(--s3); }
 .s4 { stroke: var(--s4); fill: var(--s4); background: var(--s4); border-color: var(--s4); }
 .s5 { stroke: var(--s5); fill: var(--s5); background: var(--s5); border-color: var(--s5); }
-svg rect { stroke: none; }
+svg rect[class] { stroke: none; }
 svg .ground { fill: var(--panel); }
-svg rect.asked { stroke: var(--pruned); }
+svg rect.asked[class] { stroke: var(--pruned); }
 svg polyline[class] { fill: none; stroke-width: 2; stroke-linejoin: round; }
 svg circle.ring { fill: var(--ground); stroke-width: 2; }
 i.ring { background: var(--ground); }

@@ -18,8 +18,8 @@ def explain_page(found: Explained) -> str:
         f"<p>What <code>{escape(found.bundle)}</code> (task {escape(found.task)}) drops on its way "
         f"through {found.layers} layers{_ranked_by(found)}. <em>Dense</em> is "
         f"{escape(found.dense)}.</p>",
-        _controls(found),
-        *(_article(found, i) for i in range(len(found.texts))),
+        controls(found),
+        *(article(found, i) for i in range(len(found.texts))),
         '<div id="tip" role="tooltip" hidden></div>',
     ]
     title = f"Tokens that {found.bundle} drops"
@@ -38,7 +38,7 @@ def _ranked_by(found: Explained) -> str:
     return told.get(found.score, "") if found.drops else ": none, all tokens stay"
 
 
-def _controls(found: Explained) -> str:
+def controls(found: Explained) -> str:
     keys = [("s0", "left at once"), ("s2", "halfway"), (f"s{SHADES - 1}", "stays to the end")]
     legend = "".join(f'<span><span class="{kind}">word</span> {name}</span>' for kind, name in keys)
     if found.task == "answer":
@@ -51,7 +51,7 @@ def _controls(found: Explained) -> str:
     )
 
 
-def _article(found: Explained, i: int) -> str:
+def article(found: Explained, i: int) -> str:
     text, number = found.texts[i], i + 1
     told, same = verdict(text)
     kind = {True: " same", False: " other", None: ""}[same]

@@ -83,14 +83,16 @@ def _sign(found: re.Match[str]) -> str:
     return chr(0x2400 + code) if code < 0x20 else "\ufffd"
 
 
-def page(title: str, body: str, *, script: str = "", style: str = "") -> str:
+def page(title: str, body: str, *, script: str = "", style: str = "", form: bool = False) -> str:
     """A whole document. `title` is text; `body` is HTML, in which others' words are escaped;
-    `script` and `style` are ours, they hold no data of users (those go into the body)."""
+    `script` and `style` are ours, they hold no data of users (those go into the body). `form`: one
+    may be sent, to where the page came from."""
     style = STYLE + style
     for own in (script, style):
         if _ENDS.search(own):
             raise ValueError("a script or style that would end its own element")
-    rules = ["default-src 'none'", "base-uri 'none'", "form-action 'none'", "img-src data:"]
+    rules = ["default-src 'none'", "base-uri 'none'", "img-src data:"]
+    rules.append("form-action 'self'" if form else "form-action 'none'")
     rules.append(f"style-src {_hash(style)}")
     rules += [f"script-src {_hash(script)}"] if script else []
     return "\n".join(
