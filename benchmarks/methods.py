@@ -33,6 +33,7 @@ METHODS = (
     "truncate",
     "pool",
     "drop_layers",
+    "cofi",
 )
 TEXTS = {"mrpc": (1200, 500), "imdb": (600, 500)}  # of train, and of each part that is reported
 BUDGETS = ("2x", "3x")

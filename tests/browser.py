@@ -93,6 +93,7 @@ def visit(browser: Any) -> Open:
             viewport={"width": width, "height": height}, color_scheme=scheme
         )
         contexts[size, scheme] = context
+        context.set_default_timeout(120_000)  # milliseconds: on a busy machine, too
         for old in context.pages:
             old.close()
         found = Visit(context.new_page())

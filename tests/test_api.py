@@ -11,6 +11,7 @@ from conftest import make_model, make_tokenizer
 from toprune import stages
 from toprune.errors import UserError
 from toprune.fit import Training
+from toprune.plan import Score
 
 NO_TRAINING = Training(soft_epochs=0, hard_epochs=0)
 DATA = {"train": synthetic.rows(64, 0), "test": synthetic.rows(32, 1)}
@@ -64,7 +65,7 @@ def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch
         told = partial(lambda n, r, *a, **k: asked.append(n) or r(*a, **k), name, real)
         monkeypatch.setattr(stages, name, told)
 
-    def pruned(data=DATA, budget="2x", score="probe", **more):
+    def pruned(data=DATA, budget="2x", score: Score = "probe", **more):
         training = Training(soft_epochs=0.5, hard_epochs=0.5, lr=1e-3)
         return toprune.prune(
             make_model(),
@@ -83,6 +84,8 @@ def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch
     asked.clear()
     shared = pruned(known=known)
     assert asked == []
+    assert shared.plan is not None
+    assert alone.plan is not None
     assert shared.plan.steps == alone.plan.steps
     own, other = alone.model.state_dict(), shared.model.state_dict()
     assert all(torch.equal(own[name], other[name]) for name in own)

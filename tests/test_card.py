@@ -26,7 +26,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_hub_reads_our_metrics(bundle: Path) -> None:
-    card = ModelCard.load(bundle / "README.md")
+    card: Any = ModelCard.load(bundle / "README.md")
     report: Any = toprune.bundle.read_report(bundle)
     assert card.data.pipeline_tag == "text-classification"
     assert "token-pruning" in card.data.tags
@@ -46,7 +46,7 @@ def test_without_labels_it_claims_agreement_alone(tmp_path: Path) -> None:
         tokenizer=make_tokenizer(),
         training=NOTHING,
     )
-    card = ModelCard.load(tmp_path / "small" / "README.md")
+    card: Any = ModelCard.load(tmp_path / "small" / "README.md")
     assert card.data.eval_results is None
     assert "No labels were given" in card.text
 

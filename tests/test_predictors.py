@@ -67,7 +67,7 @@ def test_a_predictor_by_hand() -> None:
     torch.testing.assert_close(network(state), wanted)
     torch.testing.assert_close(network.odds(state), wanted.exp())
     with torch.no_grad():
-        network.keep.bias += 1000
+        network.keep.bias.add_(1000)
         assert network.odds(state).isfinite().all()
 
 

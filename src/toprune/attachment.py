@@ -97,9 +97,7 @@ class Follow:
             return layer <= self.final
         return layer in self.steps and self.plan.score == "received"
 
-    def scores(
-        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
-    ) -> Tensor:
+    def scores(self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
         """(B, K): what tokens are ranked by."""
         if self.plan.score == "random":
             return by_place(tokens.index)

@@ -5,12 +5,13 @@ import warnings
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes, dense_macs, example_macs, total_macs
+from toprune.cost import Sizes, dense_macs, example_macs, score_macs, total_macs
 from toprune.errors import UserError
 from toprune.plan import DENOMINATOR, Plan, Restore, Score, Step
 
@@ -149,20 +150,21 @@ def _prices(
 
     def part(after: int, until: int, t: Ints | int, t2: Ints | int, examples: int) -> Floats:
         entered = [after < layer <= until for layer in range(sizes.layers)]
-        return total_macs(
+        entering: list[Any] = [here * t for here in entered]
+        layers = total_macs(
             sizes,
-            [here * t for here in entered],
+            entering,
             [here * t2 for here in entered],
             examples=examples,
             restore=plan.restore,
         )
+        return layers + score_macs(sizes, plan, entering)
 
     prices = np.zeros((len(layers), len(tokens)))
     for j, (after, until) in enumerate(pairwise(bounds)):
         prices[j] = part(after, until, tokens, squares, 0)
     n, n2 = lengths.moment(1), lengths.moment(2)
-    probe = sizes.width * n if plan.score == "probe" and layers else 0
-    return float(part(-1, bounds[0], n, n2, lengths.total)) + probe, prices
+    return float(part(-1, bounds[0], n, n2, lengths.total)), prices
 
 
 def _bisect(shape: Floats, notches: Ints, prices: Floats, target: float) -> Ints:

@@ -5,6 +5,7 @@ this machine may ask, unless another --host says otherwise: there is no login.
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -116,11 +117,14 @@ def make_app(folders: Sequence[str | Path], hosts: Sequence[str] = LOOPBACK) -> 
     return Starlette(routes=[Route("/", index, methods=["GET", "POST"])], middleware=[trusted])
 
 
+def check_installed() -> None:
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise UserError("the web app is an extra; pip install 'toprune[train,ui]'")
+
+
 def serve(folders: Sequence[str | Path], *, host: str = LOOPBACK[0], port: int = 8000) -> None:
     """Until it is interrupted."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise UserError("the web app is an extra; pip install 'toprune[ui]'") from error
+    import uvicorn
+
     hosts = LOOPBACK if host in LOOPBACK else ("*",)
     uvicorn.run(make_app(folders, hosts), host=host, port=port, log_level="warning")

@@ -139,6 +139,30 @@ def scores(
     tell(found, as_json, tables.scores(found), "" if svg is None else f"The chart is in {svg}.")
 
 
+def ui(
+    bundles: Annotated[
+        list[Path], typer.Argument(help="What prune wrote; several, to switch between budgets.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Who may ask: this machine alone, unless you say otherwise.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8000,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """A small web app: type a text, see the prediction, the tokens that stay, and what is saved.
+
+    Example: **toprune ui small smaller** (needs toprune[train,ui])
+    """
+    hush(debug)
+    from toprune.ui import check_installed, serve
+
+    check_installed()
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    tell({"address": address}, as_json, f"Open {address} (Ctrl-C ends it).", "")
+    serve(bundles, host=host, port=port)
+
+
 def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:
     """Which architectures toprune knows, for which tasks, since when.
 

@@ -52,6 +52,24 @@ def export(
     tell(report, as_json, tables.exported(report), f"The files are in {bundle / 'onnx'}.")
 
 
+def push(
+    bundle: o.Bundle,
+    repo: Annotated[str, typer.Argument(help="Where to, as owner/name.")],
+    private: Annotated[bool, typer.Option("--private", help="For your eyes alone.")] = False,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Upload a bundle to the hub, with its model card and report. Log in first: hf auth login
+
+    Example: **toprune push small me/reviews-3x --private**
+    """
+    hush(debug)
+    from toprune.push import push as upload
+
+    address = upload(bundle, repo, private=private)
+    tell({"address": address}, as_json, "", f"It is at {address}")
+
+
 def evaluate(
     bundle: o.Bundle,
     data: o.Source,

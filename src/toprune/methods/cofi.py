@@ -99,7 +99,8 @@ class Cofi:
         kept = Kept(**json.loads(path.read_text()))
         keep_layers(job.model, kept.layers)
         cut(job.model, family, kept)
-        job.work = job.work / "slim"  # where the next stage finds the words for the smaller model
+        # Where the next stage finds the words for the smaller model.
+        job.work, job.known = job.work / "slim", None
         once(job.work / "teacher" / DONE, lambda: matching(words, kept).save(job.work / "teacher"))
         found = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
         return replace(outcome, plan=job.blank(), found=found)

@@ -21,6 +21,7 @@ from toprune.errors import UserError
 from toprune.families import sizes_of
 from toprune.learn import Learn
 from toprune.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
+from toprune.projection import shift_to
 from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, shared_out, soft_stage
 from toprune.tokens import Tokens, ranks
 
@@ -152,7 +153,8 @@ class Selector(nn.Module):
                 self.rank_loga.clamp_(-hard_concrete.LIMIT, hard_concrete.LIMIT)
                 self.gate_loga.clamp_(-hard_concrete.LIMIT, hard_concrete.LIMIT)
             return self.rank_loga, self.gate_loga
-        shift = self._project()
+        masks = (self.rank_loga, self.gate_loga)
+        shift = shift_to(self.target(), masks, lambda m, c: self._sparsity(m[0] - c, m[1] + c))
         return self.rank_loga - shift, self.gate_loga + shift
 
     def opens(self, layer: int) -> bool:
@@ -227,25 +229,6 @@ class Selector(nn.Module):
             return self.rank_loga.new_zeros(())
         off = self.sparsity() - self.target()
         return self.lambdas[0] * off + self.lambdas[1] * off.square()
-
-    def _project(self) -> Tensor:
-        """The shift c that makes the expected sparsity equal the target, with the gradient of the
-        implicit function: dc = - (ds/dtheta) / (ds/dc) dtheta. No multipliers to wait for."""
-        target = self.target()
-        with torch.no_grad():
-            low, high = -60.0, 60.0
-            for _ in range(40):
-                mid = (low + high) / 2
-                if self._sparsity(self.rank_loga - mid, self.gate_loga + mid) < target:
-                    low = mid
-                else:
-                    high = mid
-        c = torch.tensor((low + high) / 2, requires_grad=True)
-        with torch.enable_grad():
-            fixed = self._sparsity(self.rank_loga.detach() - c, self.gate_loga.detach() + c)
-            (slope,) = torch.autograd.grad(fixed, c)
-        off = self._sparsity(self.rank_loga - c.detach(), self.gate_loga + c.detach()) - target
-        return c.detach() - (off - off.detach()) / slope.clamp_min(1e-4)
 
     # -- the end -------------------------------------------------------------------------------
 
