@@ -137,6 +137,27 @@ def predictors_table() -> str:
     return "\n".join([*lines, "", f"One thread. {machine([found])}"])
 
 
+def weights_table() -> str:
+    """Fewer weights, fewer tokens, and both, against the first dense model."""
+    runs = load("weights")
+    if not runs:
+        return "Not measured yet."
+    lines = [
+        "| method | executed, unpadded | dense | pruned | difference (95 %) |",
+        "|---|---|---|---|---|",
+    ]
+    for run in sorted(runs, key=lambda run: (run["asked"], len(run["stages"]), run["name"])):
+        way = ", then ".join(f"`{stage['method']}`" for stage in run["stages"])
+        dense, pruned = (100 * run[who]["accuracy"]["value"] for who in ("dense", "pruned"))
+        gap = run["difference"]["accuracy"]
+        value, low, high = (100 * gap[key] for key in ("value", "low", "high"))
+        lines.append(
+            f"| {way} | {run['executed']['unpadded']:.2f}x | {dense:.1f} | {pruned:.1f} "
+            f"| {value:+.1f} ({low:+.1f} to {high:+.1f}) |"
+        )
+    return "\n".join([*lines, "", machine(runs)])
+
+
 def compare_table(name: str) -> str:
     """What `toprune compare` wrote, and where it was made."""
     folder = HERE / "results" / "compare"
@@ -173,6 +194,7 @@ def main() -> None:
         "compare-mrpc": compare_table("mrpc"),
         "compare-imdb": compare_table("imdb"),
         "predictors": predictors_table(),
+        "weights": weights_table(),
     }
     parts |= latency_tables.parts() | task_tables.parts()
     docs = ROOT / "docs"

@@ -28,7 +28,7 @@ figcaption { font-weight: 600; margin-bottom: .2rem; }
 .legend i.ring { border-width: 2px; }
 details { font-size: .92rem; }
 figure details, .block details { margin-top: .3rem; }
-.figures table { font-size: .95rem; }
+.figures table { font-size: .95rem; width: 100%; }
 .range { display: block; font-size: .88rem; }
 .facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: 1rem 0 }
 .steps > div { padding: .35rem 0; }
