@@ -1,7 +1,8 @@
 """The model card, read back by the hub's own library; pushing, with a hub that is not there."""
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import huggingface_hub
 import pytest
@@ -55,6 +56,7 @@ class Hub:
     """Takes what it is given, or says no."""
 
     said: tuple[Any, ...] = ()
+    files: ClassVar[dict[str, str]] = {}
     error: Exception | None = None
 
     def __init__(self, token: str | None = None):
@@ -69,6 +71,9 @@ class Hub:
     def upload_folder(self, **how: Any) -> None:
         Hub.said = (*Hub.said, how)
 
+    def upload_file(self, *, path_or_fileobj: bytes, path_in_repo: str, repo_id: str) -> None:
+        Hub.files[path_in_repo] = path_or_fileobj.decode()
+
 
 def test_a_bundle_is_pushed_as_it_is(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
@@ -77,6 +82,15 @@ def test_a_bundle_is_pushed_as_it_is(bundle: Path, monkeypatch: pytest.MonkeyPat
     repo, how, upload = Hub.said
     assert (repo, how) == ("me/small", {"private": True, "exist_ok": True})
     assert (upload["repo_id"], upload["folder_path"]) == ("me/small", bundle)
+    report: Any = toprune.bundle.read_report(bundle)
+    text = report["changed"]["examples"][0]["text"]
+    assert {"report.json", "report.html"} <= {*upload["ignore_patterns"]}
+    for name, told in Hub.files.items():
+        assert text in (bundle / name).read_text()
+        assert text not in told
+    assert json.loads(Hub.files["report.json"])["pruned"] == report["pruned"]
+    push(bundle, "me/small", examples=True)
+    assert text in Hub.files["report.html"]
 
 
 def test_one_line_where_it_cannot_be(

@@ -1,19 +1,33 @@
-"""A bundle to the hub, as it is: model card, plan, report and ONNX files beside the weights."""
+"""A bundle to the hub: model card, plan, report and ONNX files beside the weights; the user's own
+texts, of which the report shows some, only if they are asked to come along."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from toprune.bundle import read_report
 from toprune.card import CARD
 from toprune.errors import UserError
+from toprune.pages.files import HTML, JSON
+from toprune.pages.report import report_page
 
-PRIVATE = ("*.partial/*", ".*")  # of no use to others: unfinished work and drafts
+PRIVATE = ("*.partial/*", ".*", JSON, HTML)  # unfinished work and drafts; the last two go apart
 
 
-def push(folder: str | Path, repo: str, *, private: bool = False, token: str | None = None) -> str:
+def push(
+    folder: str | Path,
+    repo: str,
+    *,
+    private: bool = False,
+    examples: bool = False,
+    token: str | None = None,
+) -> str:
     """Upload a bundle to a model repository, which is made if it is not there; returns its
-    address. Who may do so is known from `hf auth login`, HF_TOKEN, or `token`."""
+    address. examples: also the texts in its report. Who may do so is known from `hf auth login`,
+    HF_TOKEN, or `token`."""
     folder = Path(folder)
-    if not (folder / CARD).is_file() or "budget" not in read_report(folder):
+    report = read_report(folder)
+    if not (folder / CARD).is_file() or "budget" not in report:
         raise UserError(f"{folder} is no pruned bundle; give the directory that prune wrote")
     if repo.count("/") != 1:
         raise UserError(f"{repo!r} names no repository; say owner/name")
@@ -31,7 +45,17 @@ def push(folder: str | Path, repo: str, *, private: bool = False, token: str | N
             commit_message="toprune: pruned model with its report",
             ignore_patterns=list(PRIVATE),
         )
+        shown = report if examples else without_texts(report)
+        for name, text in ((JSON, json.dumps(shown, indent=1) + "\n"), (HTML, report_page(shown))):
+            api.upload_file(path_or_fileobj=text.encode(), path_in_repo=name, repo_id=repo)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         line = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"cannot push to {repo}: {line[:300]}") from error
     return str(address)
+
+
+def without_texts(report: dict[str, Any]) -> dict[str, Any]:
+    """The examples whose answer changed are the user's."""
+    if "changed" not in report:
+        return report
+    return report | {"changed": report["changed"] | {"examples": []}}

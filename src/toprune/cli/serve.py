@@ -56,6 +56,9 @@ def push(
     bundle: o.Bundle,
     repo: Annotated[str, typer.Argument(help="Where to, as owner/name.")],
     private: Annotated[bool, typer.Option("--private", help="For your eyes alone.")] = False,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="Also the texts of yours that its report shows.")
+    ] = False,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -66,7 +69,7 @@ def push(
     hush(debug)
     from toprune.push import push as upload
 
-    address = upload(bundle, repo, private=private)
+    address = upload(bundle, repo, private=private, examples=examples)
     tell({"address": address}, as_json, "", f"It is at {address}")
 
 

@@ -42,7 +42,7 @@ def finetune(
     """Train a dense model on labels, ready to be pruned.
 
     Example: **toprune finetune --model sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv
-    --text review --label stars --out dense**
+    --text review --label verdict --out dense**
     """
     hush(debug)
     from toprune.fit import Training

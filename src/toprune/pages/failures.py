@@ -11,7 +11,7 @@ UNITS = {"tokens": "words", "rank": "queries", "answer": "questions"}
 OUTCOMES = {  # of an example: a class of the style, and words
     "lost": ("bad", "got worse"),
     "won": ("good", "got better"),
-    "even": ("", "neither better nor worse"),
+    "even": ("", "is neither better nor worse"),
 }
 OPEN = 6  # examples that are seen at once
 LONG = 40  # characters of an answer that gets a line of its own
