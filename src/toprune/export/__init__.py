@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from toprune.bundle import Bundle
+from toprune.bundle import Bundle, read_report
 from toprune.columns import Columns
 from toprune.errors import UserError
 from toprune.export.graph import dense_plan, input_names, write_onnx
@@ -19,6 +19,7 @@ from toprune.families import max_positions
 from toprune.glue import glue_in
 from toprune.heads import restore_of
 from toprune.images import Images
+from toprune.pages.files import write_report
 from toprune.plan import Plan
 from toprune.report import environment
 from toprune.run.engines import OnnxRuntime
@@ -107,11 +108,7 @@ def measured(
         for precision, graph in GRAPHS.items()
         if graph in listed
     }
-    path = folder / "report.json"
-    report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(json.dumps(report | {"onnx": found}, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_report(folder, read_report(folder) | {"onnx": found})
     return found
 
 
