@@ -4,12 +4,17 @@ One marked word per text (w0..w2 for class 0, w3..w5 for class 1), 12 to 30 nois
 that works must keep just that word.
 """
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import AutoModelForSequenceClassification
 
 from conftest import CONFIGS, make_tokenizer
+from toprune.api import finetune
+from toprune.fit import Training
 
 MARKED = [f"w{i}" for i in range(6)]
 
@@ -33,3 +38,15 @@ def untrained(family: str = "bert") -> Any:
     )
     config.initializer_range = 0.1
     return AutoModelForSequenceClassification.from_config(config)
+
+
+def fine_tuned(data: dict[str, Any]) -> Any:
+    """The dense model that methods set out from: it has learned the task."""
+    torch.manual_seed(0)
+    model = untrained()
+    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        report = finetune(model, data, out=out, tokenizer=make_tokenizer(), training=training)
+    assert report["metrics"]["accuracy"]["value"] >= 0.97
+    return model.eval()

@@ -14,7 +14,7 @@ import synthetic
 from conftest import make_model, make_tokenizer
 from strategies import pad, random_text
 from toprune import Runner, hard_concrete, intervals
-from toprune.api import finetune, prune
+from toprune.api import prune
 from toprune.attachment import attach
 from toprune.budget import Budget, Lengths
 from toprune.bundle import Bundle
@@ -198,13 +198,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    torch.manual_seed(0)
-    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
-    out = tmp_path_factory.mktemp("dense") / "out"
-    model = synthetic.untrained()
-    finetune(model, DATA, out=out, tokenizer=make_tokenizer(), training=training)
-    return model.eval()
+def fine_tuned() -> Any:
+    return synthetic.fine_tuned(DATA)
 
 
 @pytest.mark.slow

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import synthetic
 from conftest import make_tokenizer
 from toprune import Runner, intervals
-from toprune.api import finetune, prune
+from toprune.api import prune
 from toprune.attachment import attach, detach
 from toprune.batching import in_batches
 from toprune.cost import measured_reduction, reduction
@@ -48,14 +47,8 @@ MISSED = {"truncate": 0.05, "drop_layers": 0.5, "cofi": 0.02}  # a token of 12, 
 
 
 @pytest.fixture(scope="module")
-def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    torch.manual_seed(0)
-    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
-    out = tmp_path_factory.mktemp("dense") / "out"
-    model = synthetic.untrained()
-    report = finetune(model, DATA, out=out, tokenizer=make_tokenizer(), training=training)
-    assert report["metrics"]["accuracy"]["value"] >= 0.97
-    return model.eval()
+def fine_tuned() -> Any:
+    return synthetic.fine_tuned(DATA)
 
 
 @pytest.mark.parametrize("name", METHODS)
