@@ -13,6 +13,7 @@ import toprune
 from conftest import make_model, make_tokenizer
 from toprune.errors import UserError
 from toprune.fit import Training
+from toprune.pages.files import write_report
 from toprune.push import push
 
 NOTHING = Training(soft_epochs=0, hard_epochs=0)
@@ -75,15 +76,19 @@ class Hub:
         Hub.files[path_in_repo] = path_or_fileobj.decode()
 
 
-def test_a_bundle_is_pushed_as_it_is(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_is_pushed_without_the_texts(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(Hub, "error", None)
+    report: Any = toprune.bundle.read_report(bundle)
+    text = "what nobody else should read"
+    report["changed"]["examples"] = [{"text": text, "dense": "a", "pruned": "b", "label": "a"}]
+    write_report(bundle, report)
     assert push(bundle, "me/small", private=True) == "hub/me/small"
     repo, how, upload = Hub.said
     assert (repo, how) == ("me/small", {"private": True, "exist_ok": True})
     assert (upload["repo_id"], upload["folder_path"]) == ("me/small", bundle)
-    report: Any = toprune.bundle.read_report(bundle)
-    text = report["changed"]["examples"][0]["text"]
     assert {"report.json", "report.html"} <= {*upload["ignore_patterns"]}
     for name, told in Hub.files.items():
         assert text in (bundle / name).read_text()

@@ -84,7 +84,6 @@ def test_the_shell_completes():
     assert done.stdout.split() == ["export", "explain"]
     done = run(**bash, COMP_WORDS="toprune prune --method ", COMP_CWORD="3")
     assert done.stdout.split() == list(options.METHODS)
-    assert "_toprune_completion" in run("--show-completion", "bash").stdout
 
 
 # -- colours ---------------------------------------------------------------------------------------
