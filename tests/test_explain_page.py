@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["browser"]
 
 LAYERS = 4
+FADED = "Promise.allSettled(document.getAnimations().map(a => a.finished)).then(() => null)"
 NASTY = '</p><script>alert("x")</script> <img src=http://127.0.0.1/x onerror=alert(1)> & "q" \x00'
 
 
@@ -79,7 +80,7 @@ def save(found: Explained, folder: Path) -> Path:
 def test_sound_on_every_screen(size: str, scheme: Any, visit: "Open", tmp_path: Path):
     seen = visit(save(explained(), tmp_path), size=size, scheme=scheme)
     seen.page.locator("#layer").fill("3")  # some are gone, some are there, of every shade
-    seen.page.wait_for_function("!document.getAnimations().length")
+    seen.page.evaluate(FADED)
     assert seen.violations() == []
     assert seen.overflow() == 0
     assert seen.errors == []
@@ -105,7 +106,7 @@ def test_slider_fades_tokens(visit: "Open", tmp_path: Path):
     assert gone(page) == ["a", "film", "with", "one", "scene", "[SEP]"]
     assert slider.get_attribute("aria-valuetext") == "layer 4 of 4"
     assert page.locator("#told").inner_text() == "4 of 4"
-    page.wait_for_function("!document.getAnimations().length")
+    page.evaluate(FADED)
     assert word.evaluate(colour) == kept  # dull stays
     assert page.locator(".t", has_text="film").evaluate(colour) != kept
     columns = page.locator("article:first-of-type .steps b").all_inner_texts()
