@@ -19,9 +19,11 @@ from strategies import INNER, LAYERS, make_plan, pad, random_text
 from test_flops import counted_macs
 from toprune.api import finetune, prune
 from toprune.attachment import attach, attached, detach
+from toprune.bench import bench
 from toprune.bundle import Bundle
 from toprune.cost import executed_macs
 from toprune.errors import UserError
+from toprune.export import export
 from toprune.families import sizes_of
 from toprune.fit import Training
 from toprune.methods.tr_bert import TrBert, advantage, chosen, fit, saliency
@@ -129,6 +131,17 @@ def test_a_bundle_brings_them_along(tmp_path: Path) -> None:
             attach(m, plan, gather=gather)(**pad(ROWS)).logits.detach() for m in (model, read.model)
         ]
         assert torch.equal(*said)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_their_bundles_can_be_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a dense partner, which asks nobody."""
+    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)  # see test_export.py
+    model = with_predictors(make_model())
+    Bundle(model, make_tokenizer(), adaptive(0.9), {"task": "classify"}).save(tmp_path)
+    export(tmp_path)
+    report = bench(tmp_path, texts=["w1 w2 w3 w4 w5 w6 w7"] * 2, rounds=5, int8=False)
+    assert report["rows"][0]["ratios"]
 
 
 def test_a_plan_without_its_predictors_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ and in nothing else. Everybody runs in one process and takes turns (`measure.py`
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -199,7 +199,7 @@ def _write(
 ) -> dict[str, Path]:
     """All graphs: those that are there and, each in a folder of its own, those that are not."""
     try:
-        from toprune.export.graph import input_names, write_onnx
+        from toprune.export.graph import dense_plan, input_names, write_onnx
         from toprune.export.quantize import quantize
     except ModuleNotFoundError as problem:
         raise _needs(problem) from problem
@@ -211,7 +211,7 @@ def _write(
         paths[name] = folder / name / "model.onnx"
         paths[name].parent.mkdir()
         if name == "dense fp32":
-            dense = replace(bundle.plan, steps=(), probe=None, score="received")
+            dense = dense_plan(bundle.model, bundle.plan.restore)
             names = input_names(bundle.model.config, bundle.tokenizer)
             write_onnx(bundle.model, dense, paths[name], names, bundle.task.OUTPUTS)
         else:
