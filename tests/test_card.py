@@ -83,6 +83,7 @@ def test_a_bundle_is_pushed_without_the_texts(
     monkeypatch.setattr(Hub, "error", None)
     report: Any = toprune.bundle.read_report(bundle)
     text = "what nobody else should read"
+    report["inputs"] = {"model": f"/home/{text}/dense", "data": f"/{text}/tickets.csv"}
     report["changed"]["examples"] = [{"text": text, "dense": "a", "pruned": "b", "label": "a"}]
     write_report(bundle, report)
     assert push(bundle, "me/small", private=True) == "hub/me/small"
@@ -93,7 +94,9 @@ def test_a_bundle_is_pushed_without_the_texts(
     for name, told in Hub.files.items():
         assert text in (bundle / name).read_text()
         assert text not in told
-    assert json.loads(Hub.files["report.json"])["pruned"] == report["pruned"]
+    told = json.loads(Hub.files["report.json"])
+    assert told["pruned"] == report["pruned"]
+    assert told["inputs"] == {"model": "dense", "data": "tickets.csv"}
     push(bundle, "me/small", examples=True)
     assert text in Hub.files["report.html"]
 

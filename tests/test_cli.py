@@ -1,7 +1,10 @@
 """The command line from end to end on tiny models, and every bad input that we promise to name."""
 
+import html
 import inspect
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,7 @@ from toprune import cli, demo
 from toprune.bundle import Bundle
 from toprune.fit import Training
 from toprune.methods.top import Top
+from toprune.models import fingerprint
 from toprune.plan import Plan
 from toprune.pooling import read_pooling
 
@@ -167,6 +171,23 @@ def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: P
     assert [step.layer for step in plan.steps] == [1, 2]
     assert plan.score == "received"
     assert len(plan.protect) == 1
+    _done_again(tmp_path / "small", tmp_path / "again")
+
+
+def _done_again(bundle: Path, out: Path) -> None:
+    """The command that the report page shows makes the same bundle."""
+    page = (bundle / "report.html").read_text()
+    shown = re.findall(r"<pre><code>(.*toprune prune.*?)</code></pre>", page)
+    assert len(shown) == 1
+    words = shlex.split(html.unescape(re.sub("<.*?>", "", shown[0])))
+    assert words[:2] == ["toprune", "prune"]
+    succeed(*(str(out) if word == "BUNDLE" else word for word in words[1:]))
+    first, second = (Bundle.load(folder) for folder in (bundle, out))
+    assert first.plan is not None
+    assert second.plan is not None
+    assert first.plan.steps == second.plan.steps
+    assert first.plan.protect == second.plan.protect
+    assert fingerprint(first.model) == fingerprint(second.model)
 
 
 @pytest.mark.slow

@@ -246,6 +246,7 @@ def prune(
         )
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
+        report["inputs"] = _inputs(model, data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
         bundle = Bundle(student, tokenizer, plan, report)
         publish(work, bundle)
@@ -348,6 +349,15 @@ def _data(data: Any, config: Any) -> Data:
     """Of texts or of images, as the model wants them."""
     told = data if isinstance(data, Data) else Data(data)
     return replace(told, columns=replace(told.columns, images=family_named(config).images))
+
+
+def _inputs(model: Source, data: Data, protect: Sequence[str]) -> dict[str, Any]:
+    """Model, data, columns and words as the caller named them; what came as an object has no
+    name."""
+    columns = {name: getattr(data.columns, name) for name in ("text", "pair", "label")}
+    given = {"model": model, "data": data.source} | columns
+    named = {name: str(what) for name, what in given.items() if isinstance(what, str | Path)}
+    return named | ({"protect": list(protect)} if protect else {})
 
 
 def _tokenizer(model: Source, given: Any) -> Any:

@@ -45,7 +45,7 @@ def push(
             commit_message="toprune: pruned model with its report",
             ignore_patterns=list(PRIVATE),
         )
-        shown = report if examples else without_texts(report)
+        shown = for_others(report, examples=examples)
         for name, text in ((JSON, json.dumps(shown, indent=1) + "\n"), (HTML, report_page(shown))):
             api.upload_file(path_or_fileobj=text.encode(), path_in_repo=name, repo_id=repo)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
@@ -54,8 +54,12 @@ def push(
     return str(address)
 
 
-def without_texts(report: dict[str, Any]) -> dict[str, Any]:
-    """The examples whose answer changed are the user's."""
-    if "changed" not in report:
-        return report
-    return report | {"changed": report["changed"] | {"examples": []}}
+def for_others(report: dict[str, Any], *, examples: bool) -> dict[str, Any]:
+    """The examples whose answer changed are the user's, and so is the tree of their disk."""
+    shown = dict(report)
+    if "changed" in shown and not examples:
+        shown["changed"] = shown["changed"] | {"examples": []}
+    if "inputs" in shown:
+        paths = {k: Path(v).name for k, v in shown["inputs"].items() if k in ("model", "data")}
+        shown["inputs"] = shown["inputs"] | paths
+    return shown
