@@ -9,6 +9,9 @@ import pytest
 
 import synthetic
 from conftest import make_tokenizer
+from test_resume import ROWS, TRAINING
+from toprune.api import prune
+from toprune.bundle import read_report
 from toprune.plan import Plan
 
 PROGRAM = """
@@ -25,14 +28,16 @@ def say(**what):
 training = t.replace(t.TRAINING, save_steps=3)
 save = Bundle.save
 Bundle.save = lambda self, folder: (say(saved=str(folder)), save(self, folder))
-for name in ("whole", "halved"):
+for name in ("whole", "halved", "left"):
     with pytest.MonkeyPatch.context() as patch:
-        if name == "halved":
-            t.stop_at(patch, "soft", 7)  # four steps to an epoch: inside the second
+        if name != "whole":
+            t.stop_at(patch, "soft", 10)  # seven steps to an epoch: inside the second
         try:
             bundle = t.prune({model!r}, t.ROWS, "2x", out=name, training=training)
         except t.Stopped:
             bundle = None
+    if name == "left":
+        break  # for one process to end
     if bundle is None:
         bundle = t.prune({model!r}, t.ROWS, "2x", out=name, training=training, resume=True)
     weights = sum(float(p.double().sum()) for p in bundle.model.parameters())
@@ -65,5 +70,24 @@ def test_two_processes_make_one_bundle(tmp_path: Path):
     plans = [Plan.load(tmp_path / name / "plan.json") for name in ("whole", "halved")]
     assert plans[0].steps == plans[1].steps
     assert [[step.layer, str(step.keep)] for step in plans[0].steps] == found[0]["steps"]
+    _one_process_says_the_same(tmp_path, plans[0])
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"model", "program.py", "whole", "halved"}
+    assert left == {"model", "program.py", "whole", "halved", "left", "alone"}
+
+
+def _one_process_says_the_same(place: Path, plan: Plan) -> None:
+    """The same command, alone from the start, or going on where the two were stopped: the same
+    steps over the same batches, but for the order in which numbers are added up."""
+    both = read_report(place / "whole")
+    for name in ("alone", "left"):
+        assert (place / f"{name}.partial").exists() == (name == "left")
+        bundle = prune(
+            *(place / "model", ROWS, "2x"), out=place / name, training=TRAINING, resume=True
+        )
+        assert bundle.plan is not None
+        assert [step.layer for step in bundle.plan.steps] == [step.layer for step in plan.steps]
+        for mine, theirs in zip(bundle.plan.steps, plan.steps, strict=True):
+            assert mine.keep == pytest.approx(theirs.keep, abs=0.03)
+        assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(2, rel=0.01)
+        gap = bundle.report["pruned"]["accuracy"]["value"] - both["pruned"]["accuracy"]["value"]
+        assert abs(gap) <= 2 / both["examples"]  # of six texts

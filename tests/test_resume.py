@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import synthetic
 from conftest import make_tokenizer
+from toprune import workplace
 from toprune.api import finetune, prune
 from toprune.errors import UserError
 from toprune.fit import FitTrainer, Training, last_checkpoint
@@ -147,6 +148,41 @@ def test_resume_wants_the_same_run(model: Path, tmp_path: Path, monkeypatch: pyt
             **{"out": out, "training": TRAINING, "tokenizer": make_tokenizer(), "resume": True},
         )
     assert last_checkpoint(tmp_path / "out.partial" / "stages" / "soft") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["prune", "finetune"])
+def test_done_is_done(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+):
+    """Started once more with --resume, after a kill at the very end or by something that starts
+    what has ended: nothing is trained, nothing is left behind, and other settings are refused."""
+    training = replace(TRAINING, soft_epochs=0, hard_epochs=1, label_weight=1.0)
+
+    def run(**how: Any) -> Any:
+        how = {"out": tmp_path / "out", "training": training} | how
+        return prune(model, ROWS, "2x", **how) if again == "prune" else finetune(model, ROWS, **how)
+
+    with monkeypatch.context() as patch:
+        put = workplace.put
+        patch.setattr(workplace, "put", lambda *paths: (put(*paths), _stopped()))
+        with pytest.raises(Stopped):
+            run()
+    assert (tmp_path / "out.partial").exists()
+    written = (tmp_path / "out" / "report.json").stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(FitTrainer, "compute_loss", _stopped)
+        run(resume=True)
+        assert {path.name for path in tmp_path.iterdir()} == {"out"}
+        assert (tmp_path / "out" / "report.json").stat().st_mtime_ns == written
+        with pytest.raises(UserError, match="not empty"):
+            run(resume=True, training=replace(training, seed=1))
+        with pytest.raises(UserError, match="not empty"):
+            run()
+
+
+def _stopped(*args: Any, **how: Any) -> None:
+    raise Stopped
 
 
 def test_no_checkpoint(tmp_path: Path):

@@ -18,7 +18,7 @@ from toprune.bundle import Bundle, read_report
 from toprune.columns import Columns
 from toprune.cost import measured_reduction, reduction
 from toprune.data import Examples, split_validation
-from toprune.encode import Collate, encode, lengths, rows_of
+from toprune.encode import Collate, encode, lengths, rows_of, token_ids
 from toprune.errors import UserError
 from toprune.evaluation import (
     answers_of,
@@ -56,7 +56,7 @@ from toprune.models import (
     load_tokenizer,
 )
 from toprune.plan import Plan, Score
-from toprune.processes import processes
+from toprune.processes import processes, share_of
 from toprune.report import evaluation_report, kept_per_layer, prune_report
 from toprune.stages import Job, Method, Outcome, check_reach, run, settings_of
 from toprune.tasks import TASKS, Task, make_task
@@ -65,7 +65,7 @@ from toprune.tasks.answer import Answer, best_threshold
 from toprune.tasks.classify import class_names
 from toprune.tasks.embed import BROUGHT
 from toprune.tasks.multilabel import Multilabel
-from toprune.workplace import check_out, publish, settle, workplace
+from toprune.workplace import check_out, is_done, publish, run_id, settle, workplace
 
 LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
 QUERY_STAYS = ("rank", "answer")  # tasks whose first text is what the answer is about
@@ -104,13 +104,14 @@ def finetune(
     """
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     training = training or Training(**FINETUNE | dict(recipe.finetune))
+    share_of(training.batch_size)  # or one line, before any work
     kind, glue = _task(task, model)
     if kind.HEAD == "encoder":
         raise UserError(BROUGHT)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
     data = _data(data, config)
-    check_out(Path(out), overwrite=overwrite)
+    check_out(Path(out), overwrite=overwrite or resume)
     train_set, held_out = _sets(data, kind, glue, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
@@ -130,6 +131,9 @@ def finetune(
         "examples": len(features),
         "weights": fingerprint(dense),
     } | _chosen(glue, schedule)
+    if resume and not overwrite and is_done(Path(out), settings):
+        return read_report(Path(out))
+    check_out(Path(out), overwrite=overwrite)
     with workplace(Path(out), resume=resume) as work:
         settle(work, settings)
         train(
@@ -145,7 +149,8 @@ def finetune(
         said = answers_of(dense, kind, tests, collate)
         kind = _tuned(dense, kind, tokenizer, train_set, limit)
         report = as_reported(evaluation_report(kind, said, rows_of(tests), held_out), glue)
-        told = {"max_length": limit, "provenance": {"settings": settings}}
+        made = {"settings": settings, "run": run_id(settings)}
+        told = {"max_length": limit, "provenance": made}
         publish(work, Bundle(dense, tokenizer, None, report | told))
     return report
 
@@ -164,6 +169,7 @@ def prune(
     training: Training | None = None,
     protect: tuple[str, ...] = (),
     protect_first: bool | None = None,
+    min_tokens: int = 2,
     auto_weight: bool = False,
     known: str | Path | None = None,
     resume: bool = False,
@@ -177,6 +183,7 @@ def prune(
     method: a name of `methods.METHODS`, or one of these with settings (`Top(bins=20)`).
     protect: tokens that are never dropped. protect_first: nor is anything of the first text of a
     pair; None: as is right for the task (a ranker keeps its query and the separators).
+    min_tokens: so many stay at every step, of a text that has them.
     known: a directory that keeps what the dense model says, so that runs with other budgets or
     methods need not ask it again.
     """
@@ -189,13 +196,14 @@ def prune(
         hard_epochs=recipe.epochs * (1 - recipe.soft),
         **recipe.training,
     )
+    share_of(training.batch_size)  # or one line, before any work
     asked = Budget.parse(budget)
     kind, glue = _task(task, model)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
     data = _data(data, config)
     if out is not None:
-        check_out(Path(out), overwrite=overwrite)
+        check_out(Path(out), overwrite=overwrite or resume)
     train_set, held_out = _sets(data, kind, glue, training.seed, config)
     kind = _counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
@@ -217,14 +225,20 @@ def prune(
         work=Path(),
         protect=ids,
         protect_until=until,
+        min_tokens=min_tokens,
     )
     read = tests
     if isinstance(method, Truncate):
         read = _cut(job, train_set, held_out)
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
+    settings = settings_of(job) | started | _chosen(glue, schedule)
+    if out is not None:
+        if resume and not overwrite and is_done(Path(out), settings):
+            return Bundle.load(out)
+        check_out(Path(out), overwrite=overwrite)
     with _place(out) as folder, workplace(folder, resume=resume) as work:
-        settle(work, settings_of(job) | started | _chosen(glue, schedule))
+        settle(work, settings)
         job.work = work / "stages"
         if known is not None:
             about = {"weights": started["weights"], "tests": lengths(tests).to_json()}
@@ -246,6 +260,7 @@ def prune(
         )
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
+        report["provenance"]["run"] = run_id(settings)
         report["inputs"] = _inputs(model, data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
         bundle = Bundle(student, tokenizer, plan, report)
@@ -449,11 +464,7 @@ def _protected(
         if words or first:
             raise UserError("images have no words to protect; leave --protect out")
         return (), None
-    known = tokenizer.get_vocab()
-    for word in words:
-        if word not in known:
-            raise UserError(f"--protect '{word}' is not a token of this tokenizer")
-    ids = {known[word] for word in words}
+    ids = token_ids(tokenizer, words)
     if not (task.NAME in QUERY_STAYS if first is None else first):
         return tuple(sorted(ids)), None
     until = tokenizer.sep_token_id

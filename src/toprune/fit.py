@@ -23,7 +23,7 @@ from toprune.errors import UserError
 from toprune.heads import ask
 from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES
-from toprune.processes import ON_CPU, backend, processes
+from toprune.processes import ON_CPU, backend, processes, share_of
 from toprune.tasks import Task
 from toprune.teacher import first_states
 from toprune.trainer_bar import Bar
@@ -38,7 +38,7 @@ class Training:
     soft_epochs: float = 1.0  # masks and weights together
     hard_epochs: float = 4.0  # weights alone, tokens truly gone
     lr: float = 1e-4
-    batch_size: int = 32
+    batch_size: int = 32  # of all processes together
     accumulation: int = 1
     lr_warmup: float = 0.06  # share of a stage's steps
     sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
@@ -250,7 +250,7 @@ def train(
     args = TrainingArguments(
         output_dir=str(out),
         num_train_epochs=epochs,
-        per_device_train_batch_size=training.batch_size,
+        per_device_train_batch_size=share_of(training.batch_size),
         gradient_accumulation_steps=training.accumulation,
         max_grad_norm=training.max_grad_norm,
         save_strategy="steps" if training.save_steps else "epoch",

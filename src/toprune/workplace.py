@@ -1,5 +1,6 @@
 """Where a run makes its things: beside `--out`, which appears when it is whole and not before."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -7,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from toprune.bundle import Bundle
+from toprune.bundle import Bundle, read_report
+from toprune.drafts import draft
 from toprune.errors import UserError
 from toprune.processes import processes
+from toprune.swap import put, remove
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
@@ -20,19 +23,39 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         raise UserError(f"{out} is not empty; choose another --out or say --overwrite")
 
 
+def is_done(out: Path, settings: dict[str, Any]) -> bool:
+    """Whether this very run has written its bundle. Then there is nothing to go on with: it may
+    have been killed when all was done, or started again by something that cannot know."""
+    state = processes()
+    done = out.is_dir() and read_report(out).get("provenance", {}).get("run") == run_id(settings)
+    state.wait_for_everyone()
+    if done and state.is_main_process:
+        remove(_work(out))
+    return done
+
+
+def run_id(settings: dict[str, Any]) -> str:
+    """Of what must not change between a run and its resumption."""
+    fixed = {name: _fixed(value) for name, value in settings.items()}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def _work(out: Path) -> Path:
+    out = out.resolve()  # a path like "." has no sibling
+    return out.with_name(f"{out.name}.partial")
+
+
 @contextmanager
 def workplace(out: Path, *, resume: bool) -> Iterator[Path]:
     """A sibling of `out` in which everything is made. Bad input leaves nothing of it behind; what
     was trained stays for --resume."""
-    out = out.resolve()  # a path like "." has no sibling
-    work = out.with_name(f"{out.name}.partial")
-    state = processes()
+    work, state = _work(out), processes()
     fresh = not (resume and work.exists())
     state.wait_for_everyone()  # nobody looks at what the first one is about to make
     if state.is_main_process:
         try:
-            if fresh and work.exists():
-                shutil.rmtree(work)
+            if fresh:
+                remove(work)
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
@@ -63,9 +86,8 @@ def settle(work: Path, settings: dict[str, Any]) -> None:
             )
     state.wait_for_everyone()
     if state.is_main_process:
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(now))
-        draft.replace(path)
+        with draft(path) as made:
+            made.write_text(json.dumps(now))
 
 
 def _fixed(setting: Any) -> Any:
@@ -78,9 +100,8 @@ def publish(work: Path, bundle: Bundle) -> None:
     state.wait_for_everyone()
     if state.is_main_process:
         out = work.with_name(work.name.removesuffix(".partial"))
+        shutil.rmtree(work / "bundle", ignore_errors=True)  # half of one, if it was killed here
         bundle.save(work / "bundle")
-        if out.exists():
-            shutil.rmtree(out)
-        (work / "bundle").replace(out)
-        shutil.rmtree(work)
+        put(work / "bundle", out)
+        remove(work)
     state.wait_for_everyone()

@@ -1,6 +1,5 @@
 """A bundle's ONNX files: traced, checked against torch, and only then put in their place."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from toprune.bundle import Bundle, read_report
 from toprune.columns import Columns
@@ -26,6 +26,7 @@ from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.run.sheet import GRAPHS, Sheet
+from toprune.swap import put
 from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
 
@@ -116,8 +117,8 @@ def _check_tokenizer(tokenizer: Any, path: Path) -> None:
     """The runtime reads tokenizer.json alone; transformers may know better from another file."""
     if not path.is_file():
         raise UserError(f"there is no {path}; save the model with a fast tokenizer first")
-    cut = json.loads(path.read_text(encoding="utf-8")).get("truncation") or {}
-    side = cut.get("direction", "Right").lower()
+    cut = Tokenizer.from_file(str(path)).truncation or {}
+    side = cut.get("direction", "right")
     if side != tokenizer.truncation_side:
         raise UserError(
             f"{path} cuts texts on the {side}, tokenizer_config.json on the "
@@ -155,18 +156,14 @@ def _distance(
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
     """A place beside onnx/ that takes its name when everything in it is whole."""
-    stage, place, old = folder / ".onnx.partial", folder / "onnx", folder / ".onnx.old"
+    stage = folder / ".onnx.partial"
     try:
-        for left in (stage, old):  # by a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(stage, ignore_errors=True)  # of a run that was killed
         stage.mkdir()
     except OSError as error:
         raise UserError(f"cannot write into {folder} ({error.strerror})") from error
     try:
         yield stage
-        if place.exists():
-            place.replace(old)
-        stage.replace(place)
+        put(stage, folder / "onnx")
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
