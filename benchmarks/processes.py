@@ -1,0 +1,91 @@
+"""One process, two, and two that are killed and end as one: the same plan, the same quality?
+
+    python benchmarks/processes.py        # some minutes on two cores; writes results/processes.json
+
+The same command each time, with `torchrun` before it or not: MRPC, 800 pairs, the dense MiniLM of
+results.py, 2x. Processes talk by gloo.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import sets
+from dense import CACHE
+from toprune.bundle import read_report
+from toprune.fit import last_checkpoint
+from toprune.plan import Plan
+from toprune.report import environment
+
+OUT = Path(__file__).parent / "results" / "processes.json"
+BUDGET, PAIRS, SHOWN, SEED = "2x", 800, 500, 0
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
+def command(data: Path, out: Path) -> list[str]:
+    words = f"-m toprune.cli prune --model {CACHE / 'dense' / 'mrpc'} --data {data} --out {out}"
+    words += f" --budget {BUDGET} --epochs 2 --soft-epochs 1 --max-length 128 --save-steps 5"
+    return f"{words} --seed {SEED} --resume --json".split()
+
+
+def start(words: list[str], processes: int) -> subprocess.Popen[bytes]:
+    given = [sys.executable, *(TWO if processes == 2 else []), *words]
+    threads = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(given, env=threads, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def kill_in_the_soft_stage(words: list[str], out: Path) -> None:
+    """All processes at once, after their second checkpoint."""
+    soft = out.with_name(f"{out.name}.partial") / "stages" / "soft"
+    with start(words, 2) as launcher:
+        while int((last_checkpoint(soft) or "-0").rpartition("-")[2]) < 10:
+            if launcher.poll() is not None:
+                raise SystemExit("it ended before it could be killed")
+            time.sleep(0.1)
+        os.killpg(launcher.pid, signal.SIGKILL)
+        subprocess.run(["pkill", "-KILL", "-f", str(out)], check=False)  # workers have own sessions
+
+
+def told(out: Path) -> dict[str, Any]:
+    plan, report = Plan.load(out / "plan.json"), read_report(out)
+    return {
+        "steps": [{"layer": step.layer, "keep": step.keep} for step in plan.steps],
+        "executed": report["budget"]["executed"]["unpadded"],
+        "dense": report["dense"]["accuracy"],
+        "pruned": report["pruned"]["accuracy"],
+        "agreement": report["agreement"],
+    }
+
+
+def main() -> None:
+    reported = sets.together(sets.report_sets("mrpc", SHOWN).values())
+    found: dict[str, Any] = {}
+    with TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        data.mkdir()
+        for name, examples in (("train", sets.train_set("mrpc", PAIRS)), ("test", reported)):
+            lines = (json.dumps(row) + "\n" for row in sets.rows(examples))
+            (data / f"{name}.jsonl").write_text("".join(lines))
+        for name, processes in (("one", 1), ("two", 2), ("two, killed, then one", 1)):
+            out = Path(folder) / name.replace(", ", "-").replace(" ", "-")
+            words = command(data, out)
+            if "killed" in name:
+                kill_in_the_soft_stage(words, out)
+            if start(words, processes).wait() != 0:
+                raise SystemExit(f"{name} failed")
+            found[name] = told(out)
+            sets.say(f"{name}: {found[name]}")
+            shutil.rmtree(out)
+    about = {"budget": BUDGET, "trained_on": PAIRS, "examples": len(reported), "seed": SEED}
+    OUT.write_text(json.dumps(about | {"runs": found, "environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
