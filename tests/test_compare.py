@@ -14,10 +14,11 @@ from typer.testing import CliRunner, Result
 
 import synthetic
 from conftest import make_model, make_tokenizer
-from toprune import cli
+from toprune import cells, cli
 from toprune import compare as module
 from toprune.api import Data
-from toprune.compare import compare, planned
+from toprune.cells import planned
+from toprune.compare import compare
 from toprune.errors import UserError
 from toprune.fit import Training
 from toprune.tables import compared_markdown
@@ -100,7 +101,8 @@ class Fakes:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     fakes = Fakes()
-    for name in ("prune", "export", "bench"):
+    monkeypatch.setattr(cells, "prune", fakes.prune)
+    for name in ("export", "bench"):
         monkeypatch.setattr(module, name, getattr(fakes, name))
     return fakes
 

@@ -111,7 +111,7 @@ def test_other_directories_say_nothing(tmp_path: Path):
     [
         (["Transformer", "Pooling", "Dense"], {"pooling_mode": "mean"}, "Pooling, Dense"),
         (["Transformer"], None, "one pooling"),
-        (["Transformer", "Pooling"], None, "cannot read .*config.json"),
+        (["Transformer", "Pooling"], None, "config.json is not a file inside"),
         (["Transformer", "Pooling"], {"pooling_mode": "max"}, "by max; known are mean and cls"),
         (["Transformer", "Pooling"], {"pooling_mode": ["cls", "mean"]}, "by cls and mean"),
         (["Transformer", "Pooling"], {"pooling_mode_max_tokens": True}, "by max_tokens"),
@@ -128,7 +128,7 @@ def test_what_would_be_lost_is_refused(
 
 def test_broken_files_are_refused(tmp_path: Path):
     (tmp_path / "modules.json").write_text("{")
-    with pytest.raises(UserError, match=r"cannot read .*modules.json"):
+    with pytest.raises(UserError, match=r"modules.json: not valid JSON"):
         read_pooling(tmp_path)
     (tmp_path / "modules.json").write_text("{}")
     with pytest.raises(UserError, match=r"modules.json is not of a sentence-transformers model"):

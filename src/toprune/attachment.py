@@ -139,6 +139,7 @@ class Follow:
             rank, rows = tokens.rank, state.shape[1]
         else:
             scores = self.scores(layer, state, received, tokens)
+            _check_finite(scores, tokens, layer)
             if step.threshold is not None:
                 high = tokens.alive & (tokens.protected | (scores >= step.threshold))
                 k = torch.minimum(k, high.sum(1).clamp_min(self.plan.min_tokens))
@@ -150,6 +151,18 @@ class Follow:
         size = int(k.max())
         kept = keep_top(tokens, rows, k, size, remember=once)
         return Drop(size if isinstance(rows, int) else rows[:, :size], kept)
+
+
+def _check_finite(scores: Tensor, tokens: Tokens, layer: int) -> None:
+    """A score that is no number must not choose: torch ranks NaN first, others last, and the answer
+    may look like any other. While learning the loss tells, and what to do is another thing."""
+    if torch.is_grad_enabled():
+        return
+    if not bool((scores.isfinite() | ~tokens.alive).all()):
+        raise UserError(
+            f"the scores of tokens at layer {layer + 1} are not numbers (NaN or infinite); "
+            "check the weights"
+        )
 
 
 @dataclass

@@ -13,7 +13,12 @@ from toprune.images import Images
 from toprune.pages.files import write_report
 from toprune.plan import Plan
 from toprune.pooling import read_max_length, read_pooling, write_pooling
+from toprune.reading import read_json
+from toprune.run.sheet import MAX_LENGTH
 from toprune.tasks import Embed, Task, task_for
+
+# What is read of a report beside its page: how the model reads texts and what it says of them.
+USED: dict[str, type] = {"task": str, "task_settings": dict, "max_length": int, "glue": str}
 
 
 @dataclass
@@ -70,12 +75,14 @@ class Bundle:
         a regressor both have one output.
         """
         from toprune.families import family_of
+        from toprune.foreign import check_directory, check_finite, check_vocabulary
         from toprune.models import load_tokenizer, read_config, read_weights
         from toprune.predictor import read_predictors
 
         folder = Path(folder)
         if not folder.is_dir():
             raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
+        check_directory(folder)
         report = read_report(folder)
         if task is not None and report.setdefault("task", task) != task:
             raise UserError(f"{folder} is for the task {report['task']}, not for {task}")
@@ -86,7 +93,11 @@ class Bundle:
             sizes = family.sizes(model.config)
             plan.check_model(family.name, sizes.layers, sizes.width)
             read_predictors(model, plan, folder)
-        return cls(model, load_tokenizer(folder), plan, report)
+        check_finite(model, folder)
+        tokenizer = load_tokenizer(folder)
+        if not isinstance(tokenizer, Images):
+            check_vocabulary(model, tokenizer)
+        return cls(model, tokenizer, plan, report)
 
 
 def read_report(folder: Path) -> dict[str, Any]:
@@ -97,10 +108,12 @@ def read_report(folder: Path) -> dict[str, Any]:
         length = read_max_length(folder)
         about = {} if length is None else {"max_length": length}
         return {"task": Embed.NAME, "task_settings": told} | about
-    try:
-        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from error
+    report = read_json(path) if path.exists() else {}
     if not isinstance(report, dict):
         raise UserError(f"{path} is not a report: a JSON object is expected")
+    for name, kind in USED.items():
+        if name in report and type(report[name]) is not kind:
+            raise UserError(f"{path}: {name} must be {kind.__name__}, not {report[name]!r}")
+    if not 1 <= report.get("max_length", 1) <= MAX_LENGTH:
+        raise UserError(f"{path}: max_length must be 1 to {MAX_LENGTH}")
     return report

@@ -78,6 +78,15 @@ def _text_rows(
     return rows
 
 
+def token_ids(tokenizer: Any, words: Sequence[str]) -> set[int]:
+    """Of words that a plan is to protect: whole tokens, for it goes by their ids."""
+    known = tokenizer.get_vocab()
+    for word in words:
+        if word not in known:
+            raise UserError(f"--protect '{word}' is not a token of this tokenizer")
+    return {known[word] for word in words}
+
+
 def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
     return [feature["row"] for feature in features]
 

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from toprune.attachment import attach, attached, detach
 from toprune.batching import in_batches
+from toprune.drafts import draft
 from toprune.encode import Collate, tokens_in
+from toprune.errors import UserError
 from toprune.heads import ask, by_token
 from toprune.plan import Plan
 from toprune.progress import bar
@@ -35,6 +37,11 @@ def answers_of(
             for row, one in zip(rows, found, strict=True):
                 length = tokens_in(features[row])
                 out[row] = one[:length].copy() if by_token(task) else one
+                if not np.isfinite(out[row]).all():
+                    raise UserError(
+                        f"the model's answer to row {row + 1} is not a number (NaN or infinite); "
+                        "check the weights"
+                    )
             advance(len(rows))
     model.train(training)
     return out
@@ -90,10 +97,9 @@ def distance(
 
 def save_answers(path: Path, outputs: Sequence[np.ndarray]) -> None:
     """Whole or not at all; arrays of one number of axes, whatever their lengths."""
-    draft = path.with_name(f".{path.name}")
     flat = np.concatenate([one.ravel() for one in outputs])
-    np.savez(draft, flat=flat, shapes=np.array([one.shape for one in outputs]))
-    draft.replace(path)
+    with draft(path) as made:
+        np.savez(made, flat=flat, shapes=np.array([one.shape for one in outputs]))
 
 
 def load_answers(path: Path) -> list[np.ndarray]:

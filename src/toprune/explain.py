@@ -93,13 +93,13 @@ class Reading:
         if isinstance(bundle.tokenizer, Images):
             raise UserError("explain shows texts; this is a model of images")
         tokenizer, config = bundle.tokenizer, bundle.model.config
-        names = ["input_ids", "attention_mask"]
+        names, most = ["input_ids", "attention_mask"], max_positions(config)
         if has_segments(config) and "token_type_ids" in tokenizer.model_input_names:
             names.append("token_type_ids")
         self._reader = Spelled(
             Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
             bundle.task,
-            max_length=bundle.report.get("max_length") or max_positions(config),
+            max_length=min(most, bundle.report.get("max_length") or most),
             inputs=names,
             pad_token_id=tokenizer.pad_token_id or 0,
             side=tokenizer.truncation_side,

@@ -4,7 +4,6 @@ A task is read from a folder of the official TSV files, from the hub, or from wh
 `data.load` takes. Class ids are the hub's, or the model's own where its head has the same names.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from toprune.data import Examples, choose_splits, from_tables, load, read_texts
 from toprune.errors import UserError
 from toprune.labels import fold
 from toprune.plan import Score
+from toprune.reading import read_json
 from toprune.sources import SPLITS, Table, read, read_tsv
 
 HUB = "nyu-mll/glue"
@@ -234,8 +234,8 @@ def glue_of(report: Mapping[str, Any]) -> Glue | None:
 def glue_in(bundle: str | Path) -> Glue | None:
     """The same of a bundle on disk, which may be without a report where it serves."""
     try:
-        report = json.loads((Path(bundle) / "report.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        report = read_json(Path(bundle) / "report.json")
+    except UserError:
         return None
     return glue_of(report) if isinstance(report, dict) else None
 
@@ -325,9 +325,14 @@ def load_sets(
     return load(source, task=task, **how)
 
 
+def load_furthest(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
+    """One set of `load_sets`: the asked one, or what is furthest from training."""
+    return _furthest(load_sets(source, glue=glue, **how), glue)
+
+
 def load_labelled(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
-    """The set to evaluate on, of `load_sets`: the asked one, or what is furthest from training."""
-    chosen = _furthest(load_sets(source, glue=glue, **how), glue)
+    """The same, to evaluate on."""
+    chosen = load_furthest(source, glue=glue, **how)
     if chosen.labels is None and how.get("task") == "embed":
         raise UserError(
             "a model without a head makes vectors, which are judged by pairs of texts (--pair) and "

@@ -16,6 +16,7 @@ import numpy as np
 
 from toprune.errors import UserError
 from toprune.labels import is_missing
+from toprune.reading import read_json
 
 Image = Any  # a path as str, the bytes of a file, or a Pillow image
 
@@ -94,10 +95,7 @@ class Images:
 
     @classmethod
     def load(cls, path: Path, tokens: int) -> "Images":
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {path} ({error}); copy it again") from error
+        settings = read_json(path)
         _require(isinstance(settings, dict), "must be a JSON object")
         return cls(settings, tokens)
 

@@ -34,6 +34,14 @@ def paired(
     return out
 
 
+def share(yes: int, of: int) -> dict[str, float]:
+    """A share with Wilson's 95 % interval, which a bootstrap cannot give of what never happened."""
+    value, z2 = yes / of, 1.959964**2
+    middle = (value + z2 / (2 * of)) / (1 + z2 / of)
+    reach = (z2 * (value * (1 - value) / of + z2 / (4 * of * of))) ** 0.5 / (1 + z2 / of)
+    return {"value": value, "low": max(0.0, middle - reach), "high": min(1.0, middle + reach)}
+
+
 def _resamples(n: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, n, n) for _ in range(DRAWS)]

@@ -5,19 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from toprune.data import Examples
 from toprune.errors import UserError
 from toprune.families import FAMILIES, family_named, family_of, image_shape, max_positions
+from toprune.foreign import check_config, check_size
 from toprune.heads import loader
 from toprune.images import PLACE, Images
 from toprune.slim import ENTRY, Shape, cut_to, shape_of
 from toprune.tasks import Task
 
 Source = Any  # a directory, a hub id, or a model object
+SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True}  # no code, no pickle
 
 
 def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool = False) -> Any:
@@ -48,10 +49,14 @@ def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
         kind = _slim(kind, config, shape)
         how["ignore_mismatched_sizes"] = True  # they are looked at below
     try:
+        if Path(source).is_dir():
+            check_size(Path(source), kind.from_config if shape is None else kind, config)
         model, info = kind.from_pretrained(
-            str(source), output_loading_info=True, dtype=torch.float32, **how
+            str(source), output_loading_info=True, dtype=torch.float32, **SAFE, **how
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # whatever a config can bring about in whatever architecture
         raise UserError(
             f"cannot read the weights in {source} ({_first_line(error)}); save or load them anew"
         ) from error
@@ -113,8 +118,8 @@ def load_tokenizer(source: Source) -> Any:
     if family_named(config).images:
         return _load_images(source, config)
     try:
-        return AutoTokenizer.from_pretrained(str(source))
-    except (OSError, ValueError) as error:
+        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+    except Exception as error:  # its files are read by many hands
         raise UserError(
             f"no tokenizer in {source} ({_first_line(error)}); save one beside the model"
         ) from error
@@ -146,9 +151,11 @@ def read_config(source: str | Path) -> Any:
     looks_local = isinstance(source, Path) or str(source).startswith((".", "/", "~"))
     if looks_local and not Path(source).expanduser().is_dir():
         raise UserError(f"there is no model directory {source}; give a directory or a hub id")
+    if Path(source).is_dir():
+        check_config(Path(source))
     try:
-        config = AutoConfig.from_pretrained(str(source))
-    except (OSError, ValueError) as error:
+        config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+    except Exception as error:  # of a config that is none, it may be any
         raise UserError(
             f"cannot read a model from {source} ({_first_line(error)}); give a directory or a hub "
             f"id of: {', '.join(FAMILIES)}"
@@ -167,4 +174,5 @@ def fingerprint(model: Any) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

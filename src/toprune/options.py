@@ -79,7 +79,7 @@ NoAnswer = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Directory to write; must be empty or not there.")]
 Lr = Annotated[float, typer.Option(min=0, help="Learning rate of the weights.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Texts per step and process.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Texts per step, of all processes together.")]
 Accumulation = Annotated[int, typer.Option(min=1, help="Steps per update of the weights.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of splits, shuffling, masks and dropout.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run was.")]
@@ -87,6 +87,18 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is in
 ReportTo = Annotated[str, typer.Option(help="tensorboard, wandb, ...: what transformers knows.")]
 SaveSteps = Annotated[
     int | None, typer.Option(min=1, help="Steps between checkpoints; every epoch when not given.")
+]
+Engine = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        help="Here, one after the other; or on a Ray cluster, which is pip's toprune[ray]."
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster, as host:6379 or auto; else one starts here.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Of the Ray that starts here: so many at once; cores.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Tracebacks, and what libraries say.")]

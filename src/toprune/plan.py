@@ -1,7 +1,6 @@
 """The plan: which layers drop tokens and how many stay. The one artefact everything else reads."""
 
 import json
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from types import NoneType
 from typing import Any, Literal, get_args
 
 from toprune.errors import UserError
+from toprune.reading import parse_json, read_text
 
 Score = Literal["received", "probe", "accumulated", "random", "predicted", "pooled"]
 # The last is none: neighbours are averaged until as many rows are left, and nobody is chosen.
@@ -22,8 +22,12 @@ ONCE: tuple[Score, ...] = ("probe", "random")  # ranked at the first step, for g
 ATTENDED: tuple[Score, ...] = ("received", "accumulated")  # ranked by attention probabilities
 
 SCHEMA = 1
+ANEW = "copy it again or prune anew"
 DENOMINATOR = 1000  # of ratios we write: finer than one token of a text of 512
 MAX_DENOMINATOR = 10_000  # of ratios we read: n * numerator stays small in every runtime
+MAX_LAYERS, MAX_WIDTH = 512, 1 << 20  # of models: a number above is a mistake or an attack
+MAX_ID = 1 << 31  # of a token, and of a count of them
+MAX_WEIGHT = 1e30  # of a probe: a state times it is still a number in 32 bits
 
 
 def _require(condition: bool, message: str) -> None:
@@ -47,7 +51,7 @@ class Step:
     def __post_init__(self) -> None:
         keep = self.keep
         _require(
-            self.threshold is None or math.isfinite(self.threshold),
+            self.threshold is None or abs(self.threshold) <= MAX_WEIGHT,
             f"a threshold of {self.threshold} is no number",
         )
         _require(
@@ -88,9 +92,9 @@ class Plan:
     def __post_init__(self) -> None:
         _check_schema(self.schema)
         _require(self.family != "", "family must not be empty")
-        _require(self.n_layers >= 1, f"n_layers must be at least 1, not {self.n_layers}")
-        _require(self.width >= 1, f"width must be at least 1, not {self.width}")
-        _require(self.min_tokens >= 1, f"min_tokens must be at least 1, not {self.min_tokens}")
+        _check_count(self.n_layers, "n_layers", MAX_LAYERS)
+        _check_count(self.width, "width", MAX_WIDTH)
+        _check_count(self.min_tokens, "min_tokens", MAX_ID)
         _require(
             self.score in get_args(Score),
             f"score {self.score!r} must be one of {', '.join(get_args(Score))}",
@@ -99,14 +103,18 @@ class Plan:
             self.restore in get_args(Restore),
             f"restore {self.restore!r} must be none, last or zero",
         )
-        _require(all(i >= 0 for i in self.protect), "protect must list token ids, 0 or above")
+        _require(
+            all(0 <= i <= MAX_ID for i in self.protect), "protect must list token ids, 0 or above"
+        )
         until = self.protect_until
-        _require(until is None or until >= 0, f"protect_until must be a token id, not {until}")
+        _require(
+            until is None or 0 <= until <= MAX_ID, f"protect_until must be a token id, not {until}"
+        )
         self._check_steps()
         self._check_probe()
         try:  # a private copy in plain JSON: nobody else can change it, and saving cannot fail
             provenance = json.loads(json.dumps(self.provenance, allow_nan=False))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"plan: provenance must be plain JSON ({error})") from error
         object.__setattr__(self, "provenance", provenance)
 
@@ -142,10 +150,8 @@ class Plan:
             self.score == "predicted" or not asked,
             f"predictors are given but the score is {self.score!r}; drop one",
         )
-        _require(
-            self.predictor is None or self.predictor >= 1,
-            f"predictors of width {self.predictor}: at least 1",
-        )
+        if self.predictor is not None:
+            _check_count(self.predictor, "the width of predictors", MAX_WIDTH)
 
     def _check_probe(self) -> None:
         if self.probe is None:
@@ -160,7 +166,9 @@ class Plan:
             len(self.probe) == self.width,
             f"the probe has {len(self.probe)} numbers, the model is {self.width} wide; fit it anew",
         )
-        _require(all(map(math.isfinite, self.probe)), "the probe is not finite; fit it anew")
+        _require(
+            all(abs(w) <= MAX_WEIGHT for w in self.probe), "the probe is not finite; fit it anew"
+        )
         object.__setattr__(self, "probe", tuple(map(float, self.probe)))  # numpy's are not JSON
 
     @property
@@ -207,10 +215,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"plan: not valid JSON ({error})") from error
+        data = parse_json(text, "plan", ANEW)
         _require(type(data) is dict, "must be a JSON object")
         _check_schema(data.get("schema"))  # first: another schema may have any other fields
         _check_fields(data, _FIELDS, "the plan")
@@ -238,9 +243,9 @@ class Plan:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"plan: cannot read {os.fspath(path)} ({error})") from error
+            text = read_text(path, ANEW)
+        except UserError as error:
+            raise UserError(f"plan: {error}") from error
         return cls.from_json(text)
 
     def summary(self) -> str:
@@ -310,6 +315,10 @@ _STEP_FIELDS: dict[str, tuple[type, ...]] = {
     "keep": (str,),
     "threshold": (float, NoneType),
 }
+
+
+def _check_count(count: int, name: str, most: int) -> None:
+    _require(1 <= count <= most, f"{name} must be at least 1 and at most {most}, not {count}")
 
 
 def _check_schema(schema: Any) -> None:

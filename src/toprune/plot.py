@@ -22,12 +22,14 @@ class Point:
     y: float
     low: float | None = None  # of the interval around y, where one is known
     high: float | None = None
+    name: str = ""  # written beside it
 
 
 @dataclass(frozen=True)
 class Line:
     name: str
     points: Sequence[Point]
+    others: Sequence[Point] = ()  # that the line passes by
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def chart(
     start: from where on x is shown at least; points that are close together would else fill the
     plane with their noise. level: a name and a value to hold the points against, drawn across.
     """
-    points = [point for line in lines for point in line.points]
+    points = [point for line in lines for point in (*line.points, *line.others)]
     heights = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     heights += [] if level is None else [level[1]]
     widths = [start, *(p.x for p in points)]
@@ -114,6 +116,9 @@ def _series(line: Line, px: Scale, py: Scale, number: int, row: float) -> list[s
             bar = (px(p.x), py(p.low), px(p.x), py(p.high))
             parts.append(_stroke(*bar, colour, class_="interval"))
     parts += [tag("circle", class_="marker", cx=px(p.x), cy=py(p.y), **look) for p in ordered]
+    small = look | {"r": 2, "stroke_width": 1}
+    parts += [tag("circle", class_="other", cx=px(p.x), cy=py(p.y), **small) for p in line.others]
+    parts += [_text(px(p.x) + 6, py(p.y) - 6, p.name, font_size=11) for p in ordered if p.name]
     return [
         *parts,
         _stroke(RIGHT + 16, row, RIGHT + 44, row, colour, stroke_width=2),

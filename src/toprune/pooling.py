@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from toprune.errors import UserError
+from toprune.reading import inside, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +46,8 @@ def read_pooling(folder: str | Path) -> dict[str, Any] | None:
     folder = Path(folder)
     if not (folder / "modules.json").is_file():
         return None
-    modules = _read(folder / "modules.json", list)
+    told = _read(folder / "modules.json", list)
+    modules: list[Any] = [module if isinstance(module, dict) else {} for module in told]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     odd = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
     if odd or kinds.count("Pooling") != 1:
@@ -53,7 +55,7 @@ def read_pooling(folder: str | Path) -> dict[str, Any] | None:
             f"{folder} makes its vectors by {', '.join(kinds)}; known is an encoder, one pooling "
             "(mean or cls) and perhaps Normalize: use a model of that kind"
         )
-    path = folder / str(modules[kinds.index("Pooling")].get("path")) / "config.json"
+    path = inside(folder, f"{modules[kinds.index('Pooling')].get('path')}/config.json")
     return {"pooling": _kind(_read(path, dict), path), "normalize": "Normalize" in kinds}
 
 
@@ -61,7 +63,7 @@ def read_max_length(folder: str | Path) -> int | None:
     """How many tokens a sentence-transformers directory reads of a text, where it says so."""
     path = Path(folder) / "sentence_bert_config.json"
     found = _read(path, dict).get("max_seq_length") if path.is_file() else None
-    return found if isinstance(found, int) and found > 0 else None
+    return found if type(found) is int and found > 0 else None
 
 
 def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: int) -> None:
@@ -104,8 +106,8 @@ def _kind(config: dict[str, Any], path: Path) -> str:
     found = config.get("pooling_mode")
     if found is None:
         found = [key.removeprefix(FLAG) for key in config if key.startswith(FLAG) and config[key]]
-    names = [found] if isinstance(found, str) else list(found)
-    if len(names) != 1 or names[0] not in KINDS:
+    names = found if isinstance(found, list) else [found]
+    if len(names) != 1 or str(names[0]) not in KINDS:
         raise UserError(
             f"{path} asks for pooling by {' and '.join(map(str, names)) or 'nothing'}; "
             "known are mean and cls: use a model with one of them"
@@ -114,10 +116,7 @@ def _kind(config: dict[str, Any], path: Path) -> str:
 
 
 def _read(path: Path, kind: type) -> Any:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path} ({error}); copy the model anew") from error
+    found = read_json(path, "copy the model anew")
     if not isinstance(found, kind):
         raise UserError(f"{path} is not of a sentence-transformers model; copy the model anew")
     return found

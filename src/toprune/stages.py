@@ -21,6 +21,7 @@ from toprune.batching import in_batches
 from toprune.budget import Budget, Lengths
 from toprune.calibrate import MOVES, calibrate
 from toprune.cost import Sizes
+from toprune.drafts import draft
 from toprune.encode import Collate
 from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
@@ -33,7 +34,7 @@ from toprune.progress import bar
 from toprune.schedule import geometric, largest_reduction, repair
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
-from toprune.teacher import DONE, Teacher, teach
+from toprune.teacher import Teacher, teach
 from toprune.thresholds import meet
 
 PROBE_TEXTS = 512
@@ -181,6 +182,7 @@ def check_reach(job: Job) -> None:
     most = largest_reduction(sizes, job.lengths, first, job.min_tokens, job.restore, job.score)
     if job.budget.reduction > most:
         kept = "" if job.protect_until is None else ", or give up --protect-first"
+        kept += "" if job.min_tokens <= 2 else ", or for a lower --min-tokens"
         raise UserError(
             f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
             f"to {int(most * 100) / 100:.2f}x at most; ask for less{kept}"
@@ -243,7 +245,7 @@ def teacher_of(job: Job) -> Teacher:
             words = teach(job.model, job.task, job.features, plain, probes=probes, progress=advance)
             words.save(folder)
 
-    once(folder / DONE, compute)
+    once(folder, compute)
     return Teacher.load(folder)
 
 
@@ -347,9 +349,8 @@ def learned(path: Path, module: nn.Module, compute: Callable[[], None]) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    draft = path.with_name(f".{path.name}")
-    save_file({name: t.contiguous() for name, t in tensors.items()}, draft)
-    draft.replace(path)
+    with draft(path) as made:
+        save_file({name: t.contiguous() for name, t in tensors.items()}, made)
 
 
 def settings_of(job: Job) -> dict[str, Any]:
@@ -368,6 +369,7 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "lengths": job.lengths.to_json(),
                 "protect": job.protect,
                 "protect_until": job.protect_until,
+                "min_tokens": job.min_tokens,
             }
         )
     )

@@ -1,5 +1,6 @@
 """Reports as tables for people. Layers count from one here, metrics are in points (times 100)."""
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -46,7 +47,7 @@ def evaluated(report: dict[str, Any]) -> Group:
     table.add_column("metric")
     table.add_column("value [95 % interval]", justify="right")
     for name, figure in report.get("metrics", {}).items():
-        table.add_row(name, _figure(figure))
+        table.add_row(name, in_points(figure))
     parts: list[Any] = [table]
     if "executed" in report:
         costs = _ratios("fewer FLOPs", _executed(report["executed"], report["max_length"]))
@@ -76,7 +77,7 @@ def _measured(found: dict[str, Any]) -> list[Table]:
     for precision in found:
         table.add_column(f"{precision}\n[95 % interval]", justify="right")
     for name in first["metrics"]:
-        table.add_row(name, *(_figure(report["metrics"][name]) for report in found.values()))
+        table.add_row(name, *(in_points(report["metrics"][name]) for report in found.values()))
     return [table]
 
 
@@ -125,16 +126,21 @@ def compared(report: dict[str, Any]) -> Group:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*(cell.replace(" (", "\n(") for cell in row))
-    return Group(*map(Text, _about_compared(report)), table, *map(Text, _refusals(report)))
+    return Group(*map(Text, _about_compared(report)), table, *map(Text, refusals(report)))
 
 
 def compared_markdown(report: dict[str, Any]) -> str:
     """The same table for a page."""
-    header, *rows = _compared(report)
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
-    refusals = "\n".join(f"- {line}" for line in _refusals(report))
-    return "\n\n".join(filter(None, [*_about_compared(report), table, refusals])) + "\n"
+    table = markdown(_compared(report))
+    refused = "\n".join(f"- {line}" for line in refusals(report))
+    return "\n\n".join(filter(None, [*_about_compared(report), table, refused])) + "\n"
+
+
+def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
+    """A table whose first row is the header, and whose first `names` columns are not numbers."""
+    header, *rest = rows
+    rule = [*["---"] * names, *["---:"] * (len(header) - names)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rest))
 
 
 def _compared(report: dict[str, Any]) -> list[list[str]]:
@@ -144,11 +150,12 @@ def _compared(report: dict[str, Any]) -> list[list[str]]:
     names, budgets = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
     return [
         ["method", *budgets],
-        *([name, *(_cell(found.get((name, budget))) for budget in budgets)] for name in names),
+        *([name, *(reached(found.get((name, budget))) for budget in budgets)] for name in names),
     ]
 
 
-def _cell(mean: dict[str, Any] | None) -> str:
+def reached(mean: dict[str, Any] | None) -> str:
+    """What a method reaches in the mean; and where it did not meet the budget, at what instead."""
     if mean is None:
         return "-"  # not asked for
     if "pruned" not in mean:
@@ -156,7 +163,7 @@ def _cell(mean: dict[str, Any] | None) -> str:
     value, met = f"{100 * mean['pruned']['value']:.1f}", mean["executed"]["unpadded"]
     is_met = abs(met / Budget.parse(mean["budget"]).reduction - 1) <= MISSED
     at = "" if is_met else f" at {met:.2f}x"
-    return f"{value}{at} ({_figure(mean['difference'], sign='+')})"
+    return f"{value}{at} ({in_points(mean['difference'], sign='+')})"
 
 
 def _about_compared(report: dict[str, Any]) -> list[str]:
@@ -166,20 +173,24 @@ def _about_compared(report: dict[str, Any]) -> list[str]:
         return ["No method could be measured."]
     seeds = max(mean["seeds"] for mean in done)
     over = f", means over {seeds} seeds (also of the intervals' ends)" if seeds > 1 else ""
-    padded: dict[str, list[float]] = {}
-    for mean in done:
-        padded.setdefault(mean["budget"], []).append(mean["executed"]["padded"])
-    told = ", ".join(f"{median(x):.2f}x for {name}" for name, x in padded.items())
     return [
         f"{report['metric']} in points on {report['examples']} examples that training never saw, "
         f"and in parentheses the difference to dense [with its 95 % interval]{over}. "
-        f"Dense: {_figure(report['dense'])}.",
+        f"Dense: {in_points(report['dense'])}.",
         "Budgets are of real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
-        f"({report['max_length']}) they are about {told}.",
+        f"({report['max_length']}) they are about {padded(done)}.",
     ]
 
 
-def _refusals(report: dict[str, Any]) -> list[str]:
+def padded(means: Sequence[dict[str, Any]]) -> str:
+    """What the budgets are against padded inputs, by the middle one of the methods."""
+    found: dict[str, list[float]] = {}
+    for mean in means:
+        found.setdefault(mean["budget"], []).append(mean["executed"]["padded"])
+    return ", ".join(f"{median(x):.2f}x for {name}" for name, x in found.items())
+
+
+def refusals(report: dict[str, Any]) -> list[str]:
     return [
         f"{row['name']} at {row['budget']}, seed {row['seed']}: {row['error']}"
         for row in report["rows"]
@@ -238,13 +249,13 @@ def _comparison(report: dict[str, Any]) -> Table:
         table.add_column(f"{name}\n[95 % interval]", justify="right")
     table.add_column("p", justify="right")
     for name, difference in report["difference"].items():
-        figures = [_figure(report["dense"][name]), _figure(report["pruned"][name])]
+        figures = [in_points(report["dense"][name]), in_points(report["pruned"][name])]
         p = f"{difference['p']:.3f}"
-        table.add_row(name, *figures, _figure(difference, sign="+"), p)
+        table.add_row(name, *figures, in_points(difference, sign="+"), p)
     return table
 
 
-def _figure(figure: Figure, sign: str = "") -> str:
+def in_points(figure: Figure, sign: str = "") -> str:
     told = [f"{100 * figure[key]:{sign}.1f}" for key in ("value", "low", "high") if key in figure]
     return f"{told[0]} [{', '.join(told[1:])}]" if len(told) > 1 else told[0]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from toprune.attachment import Drop, attach_policy, detach
 from toprune.batching import in_batches
+from toprune.drafts import draft
 from toprune.encode import Collate, tokens_in
 from toprune.families import sizes_of
 from toprune.heads import ask, by_token, reads_all
@@ -25,7 +26,6 @@ from toprune.tasks import Task
 from toprune.tokens import Tokens
 
 SPILL = 1 << 30
-DONE = "done"  # a file that says that the others are whole
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Teacher:
         return padded
 
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, array in vars(self).items():
-            draft = folder / f".{name}.npy"
-            np.save(draft, array)
-            draft.replace(folder / f"{name}.npy")
-        (folder / DONE).touch()
+        """Whole or not at all: other processes read what is there."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with draft(folder) as made:
+            made.mkdir(exist_ok=True)
+            for name, array in vars(self).items():
+                np.save(made / f"{name}.npy", array)
 
     @classmethod
     def load(cls, folder: Path) -> "Teacher":

@@ -15,9 +15,8 @@ from typer.core import TyperGroup
 from toprune.errors import UserError
 
 INTERRUPTED = 130  # typer's code for Ctrl-C
-GOES_ON = dict.fromkeys(("finetune", "prune"), "; goes on with --resume") | {
-    "compare": "; the same command goes on"
-}
+GOES_ON = dict.fromkeys(("finetune", "prune"), "; goes on with --resume")
+GOES_ON |= dict.fromkeys(("compare", "sweep"), "; the same command goes on")
 
 
 class OneLine(TyperGroup):

@@ -29,6 +29,17 @@ def task(name: str, model: str, **settings: Any) -> Any:
     return settle_task(name, model, given) if given else name
 
 
+def engine(name: str, address: str | None, workers: int | None, debug: bool) -> Any:
+    """Who does the runs of a comparison."""
+    from toprune.engines import in_turn, on_ray
+
+    if name == "local" and (address or workers):
+        raise UserError("--address and --workers are of --engine ray; say that, too")
+    if address and workers:
+        raise UserError("a cluster that is there has its own cores; leave --workers out")
+    return in_turn if name == "local" else on_ray(address, workers, debug=debug)
+
+
 def columns(text: str | None, pair: str | None, label: str | None) -> Any:
     from toprune.columns import Columns
 

@@ -1,4 +1,4 @@
-"""Whole jobs in one command: the demo, and methods side by side."""
+"""Whole jobs in one command: the demo, methods side by side, and whole grids of them."""
 
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ def compare(
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
     methods: Annotated[
-        str | None, typer.Option(help="Like top,top:received,random; all if not given.")
+        str | None, typer.Option(help="Like top,top:received,top@0.01,random; all if not given.")
     ] = None,
     epochs: Annotated[float, typer.Option(help="In all, the same for every method.")] = 5,
     lr: o.Lr = 1e-4,
@@ -60,6 +60,9 @@ def compare(
     timed: Annotated[
         bool, typer.Option("--time", help="Then export and time all; let nothing else run.")
     ] = False,
+    engine: o.Engine = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -90,7 +93,35 @@ def compare(
         seeds=given.numbers("--seeds", seeds, "0,1,2"),
         protect_first=protect_first,
         timed=timed,
+        engine=given.engine(engine, address, workers, debug),
         say=partial(typer.echo, err=True),
     )
     last = f"The comparison is in {out}: compare.md, compare.svg, compare.json, and the runs."
     tell(report | {"out": str(out)}, as_json, tables.compared(report), last)
+
+
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="TOML: tasks, budgets, methods, seeds, weights.")],
+    out: Annotated[Path, typer.Option(help="Directory of a new sweep, or of this one.")],
+    engine: o.Engine = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Tasks x budgets x methods x seeds x weights of the distillation: a table, a Pareto chart.
+
+    Example: **toprune sweep grid.toml --out swept --engine ray**
+
+    Every task has a directory in --out, as toprune compare writes it. What is there already is not
+    done again: the same command goes on after a stop, and the file may grow.
+    """
+    hush(debug)
+    from toprune.cli.grid import read_grid
+    from toprune.sweep import sweep as run
+    from toprune.swept import swept
+
+    say, who = partial(typer.echo, err=True), given.engine(engine, address, workers, debug)
+    report = run(read_grid(grid), out=out, engine=who, say=say)
+    last = f"The sweep is in {out}: sweep.md, sweep.svg, sweep.json, and a comparison of each task."
+    tell(report | {"out": str(out)}, as_json, swept(report), last)

@@ -144,6 +144,9 @@ def prune(
             help="Keep the whole first text of a pair; rank and answer do so.",
         ),
     ] = None,
+    min_tokens: Annotated[
+        int, typer.Option(min=1, help="So many tokens of a text stay in every layer: a floor.")
+    ] = 2,
     seed: o.Seed = 0,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
@@ -204,6 +207,7 @@ def prune(
         training=replace(training, **o.unsaid(ctx, recipe.training)),
         protect=tuple(protect or ()),
         protect_first=protect_first,
+        min_tokens=min_tokens,
         auto_weight=is_auto,
         resume=resume,
         overwrite=overwrite,

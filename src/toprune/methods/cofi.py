@@ -45,7 +45,7 @@ from toprune.stages import (
     soft_stage,
     teacher_of,
 )
-from toprune.teacher import DONE, Teacher
+from toprune.teacher import Teacher
 
 DENSE = 0.01  # sparsity at which a run sets out; at zero the shift would be infinite
 STAYS = 1e3  # the log-alpha of a mask that no shift closes
@@ -101,7 +101,7 @@ class Cofi:
         cut(job.model, family, kept)
         # Where the next stage finds the words for the smaller model.
         job.work, job.known = job.work / "slim", None
-        once(job.work / "teacher" / DONE, lambda: matching(words, kept).save(job.work / "teacher"))
+        once(job.work / "teacher", lambda: matching(words, kept).save(job.work / "teacher"))
         found = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
         return replace(outcome, plan=job.blank(), found=found)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from toprune.errors import UserError
 from toprune.pages.report import report_page
+from toprune.reading import read_json
 
 JSON, HTML = "report.json", "report.html"
 
@@ -26,7 +27,14 @@ def write_report_page(folder: str | Path, compared: str | Path | None = None) ->
     folder = Path(folder)
     report = _read(folder / JSON, "give the directory that prune wrote")
     other = None if compared is None else _read(Path(compared), "give what compare wrote")
-    _write(folder / HTML, report_page(report, other))
+    try:
+        page = report_page(report, other)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"{type(error).__name__}: {error}"  # a file from elsewhere may lack anything
+        raise UserError(
+            f"{folder / JSON} is no report that this toprune can show ({why}); prune anew"
+        ) from error
+    _write(folder / HTML, page)
     return folder / HTML
 
 
@@ -40,12 +48,7 @@ def save_timings(folder: str | Path, result: Mapping[str, Any]) -> Path:
 
 
 def _read(path: Path, advice: str) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}); {advice}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from error
+    found = read_json(path, advice)
     if not isinstance(found, dict):
         raise UserError(f"{path} is not a report: a JSON object is expected")
     return found

@@ -61,6 +61,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
         "batch-size": training["batch_size"],
         "accumulation": training["accumulation"],
         "label-weight": training["label_weight"],
+        "min-tokens": settings.get("min_tokens"),
     }
     asked = settings.get("task_settings") or {}
     given |= {name: asked.get(name) for name in ("stride", "pooling")}

@@ -48,17 +48,21 @@ class OnnxRuntime:
         options.log_severity_level = 4  # what goes wrong is raised; once is enough
         try:
             session = ort.InferenceSession(str(path), options, providers=providers)
+            self._session, self._path = session, path
+            self.inputs = tuple(item.name for item in session.get_inputs())
+            self.names = tuple(item.name for item in session.get_outputs())
+            self.outputs = _outputs([item.shape for item in session.get_outputs()])
+            self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
         except Exception as error:  # its exceptions have no common parent but this
             raise _unreadable(path, "ONNX Runtime", error) from error
-        self._session = session
-        self.inputs = tuple(item.name for item in session.get_inputs())
-        self.names = tuple(item.name for item in session.get_outputs())
-        self.outputs = _outputs([item.shape for item in session.get_outputs()])
-        self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""
-        return _joined([np.asarray(part) for part in self._session.run(None, feeds)])
+        try:
+            found = self._session.run(None, feeds)
+        except Exception as error:  # as above
+            raise _failed(self._path, "ONNX Runtime", error) from error
+        return _joined([np.asarray(part) for part in found])
 
 
 class OpenVino:
@@ -80,7 +84,7 @@ class OpenVino:
             self._compiled = core.compile_model(model, "CPU", settings)
         except Exception as error:  # RuntimeError today, from several layers of C++
             raise _unreadable(path, "OpenVINO", error) from error
-        self._own = threading.local()
+        self._own, self._path = threading.local(), path
         self.inputs = tuple(item.any_name for item in model.inputs)
         self.names = tuple(item.any_name for item in model.outputs)
         self.outputs = _outputs([_dimensions(item.partial_shape) for item in model.outputs])
@@ -91,7 +95,10 @@ class OpenVino:
         """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""
         if not hasattr(self._own, "request"):
             self._own.request = self._compiled.create_infer_request()
-        found = self._own.request.infer(feeds)
+        try:
+            found = self._own.request.infer(feeds)
+        except Exception as error:  # as above
+            raise _failed(self._path, "OpenVINO", error) from error
         return _joined([np.array(found[name]) for name in self.names])  # copies: the next call
         # writes where these are
 
@@ -113,6 +120,17 @@ def _dimensions(shape: Any) -> list[int | None]:
 
 
 def _unreadable(path: Path, runtime: str, error: Exception) -> UserError:
+    return UserError(f"{runtime} cannot read {path} ({_why(error)}); copy it again or export anew")
+
+
+def _failed(path: Path, runtime: str, error: Exception) -> UserError:
+    """Of inputs that a Reader made, the graph can answer all, if it is theirs."""
+    return UserError(
+        f"{runtime} cannot run {path} ({_why(error)}); does the tokenizer belong to the model? "
+        "export anew"
+    )
+
+
+def _why(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    why = lines[-1] if lines else type(error).__name__
-    return UserError(f"{runtime} cannot read {path} ({why}); copy it again or export anew")
+    return lines[-1] if lines else type(error).__name__

@@ -16,17 +16,19 @@ from typing import Any, Literal
 
 from toprune import images
 from toprune.errors import UserError
+from toprune.reading import inside, parse_json, read_text
 from toprune.run.external_data import external_files
 from toprune.tasks import Task, make_task
 
 SCHEMA = 1
 PLACE = "onnx/export.json"
+ANEW = "export the bundle anew"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LABELLED = ("classify", "multilabel", "tokens")
-MAX_BYTES = 16 << 20  # of the sheet itself
 MAX_LENGTH = 1 << 20  # of a text, in tokens: a number above it is a mistake or an attack
+MAX_ID = 1 << 31  # of a token
 # Below the bundle, with / and nothing hidden: no "..", no "C:", no second spelling of one file.
 INSIDE = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -62,7 +64,10 @@ class Sheet:
             1 <= self.max_length <= MAX_LENGTH,
             f"max_length must be 1 to {MAX_LENGTH}, not {self.max_length}",
         )
-        _require(self.pad_token_id >= 0, f"pad_token_id must be 0 or more: {self.pad_token_id}")
+        _require(
+            0 <= self.pad_token_id <= MAX_ID,
+            f"pad_token_id must be 0 to {MAX_ID}, not {self.pad_token_id}",
+        )
         _require(
             set(self.inputs) in (set(INPUTS[:2]), set(INPUTS), {images.INPUT})
             and len(set(self.inputs)) == len(self.inputs),
@@ -100,7 +105,7 @@ class Sheet:
         names = ("plan.json", "config.json", "tokenizer.json", images.PLACE)
         own = [bundle / name for name in names]
         own += bundle.glob("*.safetensors")
-        files = {p.name: _digest(_inside(bundle, p.name)) for p in sorted(own) if p.is_file()}
+        files = {p.name: _digest(inside(bundle, p.name)) for p in sorted(own) if p.is_file()}
         for path in sorted(graphs.iterdir()):
             if not path.name.startswith(".") and path.name != Path(PLACE).name:
                 files[f"{Path(PLACE).parent}/{path.name}"] = _digest(path)
@@ -134,10 +139,7 @@ class Sheet:
 
     @classmethod
     def from_json(cls, text: str) -> "Sheet":
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{PLACE}: not valid JSON ({error}); export the bundle anew") from error
+        data = parse_json(text, PLACE, ANEW)
         _require(type(data) is dict, "must be a JSON object")
         _check_schema(data.get("schema"))  # first: another schema may have any other fields
         _check_fields(data)
@@ -155,16 +157,10 @@ class Sheet:
         path = bundle / PLACE
         if not path.is_file():
             raise UserError(f"{bundle} has no {PLACE}; run 'toprune export {bundle}' first")
-        _inside(bundle, PLACE)
-        _require(path.stat().st_size <= MAX_BYTES, f"is larger than {MAX_BYTES >> 20} MB")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path} ({error}); export the bundle anew") from error
-        sheet = cls.from_json(text)
+        sheet = cls.from_json(read_text(inside(bundle, PLACE), ANEW))
         for name in sheet.files:
             if os.path.lexists(bundle / name):
-                _inside(bundle, name)
+                inside(bundle, name)
         return sheet
 
     def verify(self, bundle: str | os.PathLike[str], graph: str = GRAPHS["fp32"]) -> None:
@@ -185,7 +181,7 @@ class Sheet:
         for name, digest in self.files.items():
             if name in others or not os.path.lexists(bundle / name):
                 continue
-            if _digest(_inside(bundle, name)) != digest:
+            if _digest(inside(bundle, name)) != digest:
                 raise UserError(
                     f"{bundle / name} is not the file that was exported (its sha256 differs): "
                     f"it was changed, cut short or belongs to another bundle; copy it again, "
@@ -236,17 +232,6 @@ def _check_fields(data: dict[str, Any]) -> None:
 def _strings(values: list[Any], key: str) -> tuple[str, ...]:
     _require(all(type(value) is str for value in values), f"{key} must hold strings only")
     return tuple(values)
-
-
-def _inside(bundle: Path, name: str) -> Path:
-    """The file itself, which must be below the bundle wherever links lead."""
-    path = (bundle / name).resolve()
-    if not path.is_relative_to(bundle.resolve()) or not path.is_file():
-        raise UserError(
-            f"{bundle / name} is not a file inside the bundle (it leads to {path}); "
-            "copy the bundle with its files (cp -rL)"
-        )
-    return path
 
 
 def _digest(path: Path) -> str:

@@ -95,7 +95,14 @@ class Texts:
             chunk = [
                 self._read(t, first + i) for i, t in enumerate(texts[start : start + CHUNK], start)
             ]
-            for i, encoding in enumerate(self._encode(chunk), start):
+            try:
+                encodings = self._encode(chunk)
+            except Exception as error:  # tokenizers raises nothing else; no text is bad by itself
+                raise UserError(
+                    f"the tokenizer fails on texts[{first + start}] or one of the next {CHUNK} "
+                    f"({error}); is its file whole? copy it again"
+                ) from error
+            for i, encoding in enumerate(encodings, start):
                 if not encoding.ids:
                     where = first + i
                     raise UserError(f"texts[{where}]: the tokenizer finds no token in it; drop it")
@@ -212,7 +219,12 @@ def _spaced(tokenizer: Tokenizer) -> Tokenizer:
 
 def _first(tokenizer: Tokenizer) -> int:
     """The id that every text begins with."""
-    return tokenizer.encode("a").ids[0]
+    try:
+        return tokenizer.encode("a").ids[0]
+    except Exception as error:  # as above, or there is no token
+        raise UserError(
+            f"the tokenizer finds no token in the text 'a' ({error}); use the model's own"
+        ) from error
 
 
 def _room(tokenizer: Tokenizer, *, is_pair: bool) -> int:
