@@ -5,6 +5,7 @@ python benchmarks/table.py --check    # fails when they are not up to date (a te
 """
 
 import argparse
+import io
 import json
 import statistics
 import sys
@@ -12,9 +13,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 import latency_tables
 import task_tables
 from sets import METRIC
+from toprune.tables import stressed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -172,6 +176,20 @@ def compare_table(name: str) -> str:
     )
 
 
+def stress_output() -> str:
+    """What `toprune stress` shows of the first bundle, and what it concludes of the others."""
+    path = HERE / "results" / "stress.json"
+    if not path.exists():
+        return "Not measured yet."
+    found = json.loads(path.read_text())
+    first, *others = found["rows"]
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(stressed(first))
+    lines = [line.rstrip() for line in console.export_text().rstrip().splitlines()]
+    told = [f"The same by `{row['bundle']}`: {row['verdict']}" for row in others]
+    return "\n".join(["```text", *lines, "```", *(f"\n{one}" for one in [*told, machine([found])])])
+
+
 def fill(path: Path, parts: dict[str, str]) -> str:
     text = path.read_text()
     for name, content in parts.items():
@@ -195,10 +213,12 @@ def main() -> None:
         "compare-imdb": compare_table("imdb"),
         "predictors": predictors_table(),
         "weights": weights_table(),
+        "stress": stress_output(),
     }
     parts |= latency_tables.parts() | task_tables.parts()
     docs = ROOT / "docs"
-    for path in (ROOT / "README.md", docs / "results.md", docs / "methods.md"):
+    pages = ("results.md", "methods.md", "how-to/guardrails.md")
+    for path in (ROOT / "README.md", *(docs / page for page in pages)):
         new = fill(path, parts)
         if not args.check:
             path.write_text(new)

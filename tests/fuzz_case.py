@@ -1,5 +1,5 @@
-"""One case of the fuzzer: a bundle that both sides take, what each made of a spoiled copy of it, and
-whether anything outside of the bundle was touched meanwhile."""
+"""One case of the fuzzer: a bundle that both sides take, what each makes of a spoiled copy of it,
+and whether anything outside of the bundle is touched meanwhile."""
 
 import json
 import os
@@ -18,6 +18,7 @@ import toprune
 from conftest import make_model, make_tokenizer
 from fuzzing import GRAPH, KINDS, spoil
 from report_case import make_report
+from toprune.bundle import Bundle
 from toprune.errors import UserError
 from toprune.explain import explain
 from toprune.pages.files import write_report_page
@@ -82,6 +83,8 @@ def run_case(victim: Path, kind: str, rng: np.random.Generator, watch: "Watch") 
         works["run"] = lambda: Runner(bundle, threads=1).predict(TEXTS)
     if by_torch:
         works["torch"] = lambda: toprune.evaluate(bundle, ROWS)
+    if kind == "pooling":  # vectors have no metrics here
+        works["torch"] = lambda: Bundle.load(bundle).report
     if kind == "report.json":
         works["page"] = lambda: [write_report_page(bundle)]
     if by_torch and rng.random() < 0.2:
@@ -106,6 +109,10 @@ def is_sprung(trap: Path) -> bool:
     return any(path.stat().st_atime != 0 for path in trap.iterdir())
 
 
+class Hang(BaseException):
+    """Raised by an alarm; no Exception, so that nobody takes it for one of a library's."""
+
+
 def outcome(work: Callable[[], Any]) -> tuple[str, str]:
     """("worked" | "refused" | "traceback" | "not finite" | "several lines", what was said)"""
     try:
@@ -114,7 +121,7 @@ def outcome(work: Callable[[], Any]) -> tuple[str, str]:
         line = str(error)
         return ("refused" if line.isprintable() else "several lines"), line
     except BaseException as error:  # tokenizers' panics are no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit | TimeoutError):
+        if isinstance(error, KeyboardInterrupt | SystemExit | Hang):
             raise
         return "traceback", f"{type(error).__name__}: {error}"[:500]
     numbers = [x for x in _leaves(found) if isinstance(x, float)]
@@ -139,13 +146,20 @@ class Watch:
         self.folder: str | None = None
         self.seen: list[str] = []
         source = str(Path(__file__).parents[1] / "src")
-        self.own = (*map(os.path.realpath, self.OWN), *self.OWN, source, str(Path(__file__).parent))
+        found = [place for place in sys.path if place]  # where imports look
+        self.own = (*map(os.path.realpath, self.OWN), *self.OWN, source, *found)
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, given: tuple[Any, ...]) -> None:
         if self.folder is None:
             return
-        if event in ("socket.connect", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+        if event in (
+            "socket.connect",
+            "subprocess.Popen",
+            "os.system",
+            "os.exec",
+            "os.posix_spawn",
+        ):
             self.seen.append(f"{event} {given[:2]!r}"[:300])
         elif event in ("open", "os.listdir", "os.scandir", "os.remove", "os.mkdir"):
             if not isinstance(given[0], str | bytes) or not given[0]:

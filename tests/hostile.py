@@ -8,7 +8,7 @@ LONGEST = 10_000_000  # characters of the longest text
 MARKUP = (
     "<script>alert(1)</script>",
     "</title><img src=x onerror=alert(1)>",
-    "\" onmouseover=\"alert(1)\" '",
+    '" onmouseover="alert(1)" \'',
     "</textarea></style><!--",
     "a\ud800b\udfff",
     "\u202egnp.exe\u202c\x00\x1b[31m",
@@ -33,7 +33,9 @@ TEXTS: dict[str, Draw] = {
     "words": _words,
     "empty": lambda rng: "",
     "one token": lambda rng: "w1",
-    "blanks": lambda rng: rng.choice([" ", "\t", "\n", "\u3000", "\u200b"]) * int(rng.integers(1, 99)),
+    "blanks": lambda rng: (
+        rng.choice([" ", "\t", "\n", "\u3000", "\u200b"]) * int(rng.integers(1, 99))
+    ),
     "control characters": _signs(0, 31),
     "NUL": lambda rng: "\0".join(["", _words(rng), ""]),
     "half surrogates": _signs(0xD800, 0xDFFF),
@@ -43,7 +45,7 @@ TEXTS: dict[str, Draw] = {
     "emoji": lambda rng: "\U0001f468\u200d\U0001f469\u200d\U0001f467" * int(rng.integers(1, 2000)),
     "combining marks": lambda rng: "w" + "\u0301\u0489" * int(rng.integers(1, 5000)),
     "any character": _signs(0, 0x10FFFF),
-    "markup": lambda rng: str(rng.choice(MARKUP)),
+    "markup": lambda rng: MARKUP[int(rng.integers(len(MARKUP)))],
     "one word": lambda rng: "w" * int(rng.integers(1, 100_000)),
     "long": lambda rng: "w1 w2 " * int(rng.integers(1, 20_000)),
 }

@@ -42,6 +42,8 @@ def furnish(place: Path) -> None:
     _texts(place, np.random.default_rng(0))
     _images(place, np.random.default_rng(1))
     shutil.copytree(ROOT / "examples", place / "examples")
+    sweeps = (ROOT / "docs" / "how-to" / "sweeps.md").read_text(encoding="utf-8")
+    (place / "grid.toml").write_text(sweeps.split("```toml\n")[1].split("```")[0])
 
 
 def _models(place: Path) -> None:
@@ -73,7 +75,8 @@ def _texts(place: Path, rng: np.random.Generator) -> None:
         _csv(place / name, ({"text": text(), "label": kind} for kind in kinds))
     _csv(place / "raw.csv", ({"text": text()} for _ in range(ROWS)))
     _csv(place / "texts.csv", ({"text": text()} for _ in range(ROWS)))
-    (place / "lines.txt").write_text("\n".join(text() for _ in range(5)))
+    for name in ("lines.txt", "benign.txt"):
+        (place / name).write_text("\n".join(text() for _ in range(5)))
     verdicts = pick("thumbs up", "thumbs down")
     reviews = [{"review": text(), "verdict": one} for one in verdicts]
     for name in ("reviews.csv", "reviews/train.csv", "reviews/test.csv"):

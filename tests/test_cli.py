@@ -1,4 +1,4 @@
-"""The command line from end to end on tiny models, and every bad input that we promise to name."""
+"""The command line from end to end on tiny models; bad input is in test_bad_inputs.py."""
 
 import html
 import inspect
@@ -6,16 +6,14 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from transformers import BertModel, GPT2Config, GPT2ForSequenceClassification
-from typer.testing import CliRunner, Result
 
 import synthetic
+from commands import Rows, call, refused, save_model, succeed, write
 from conftest import make_model, make_tokenizer
 from toprune import cli, demo
 from toprune.bundle import Bundle
@@ -24,29 +22,6 @@ from toprune.methods.top import Top
 from toprune.models import fingerprint
 from toprune.plan import Plan
 from toprune.pooling import read_pooling
-
-Rows = list[dict[str, Any]]
-
-
-def call(*words: Any) -> Result:
-    return CliRunner().invoke(cli.app, [str(word) for word in words])
-
-
-def succeed(*words: Any) -> str:
-    done = call(*words)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def save_model(folder: Path, model: Any = None, tokenizer: Any = None) -> Path:
-    (model or make_model()).save_pretrained(folder)
-    (tokenizer or make_tokenizer()).save_pretrained(folder)
-    return folder
-
-
-def write(path: Path, rows: Rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -304,159 +279,6 @@ def test_demo_data_is_what_it_was():
 # -- what does not ---------------------------------------------------------------------------------
 
 
-def refused(done: Result, names: str) -> str:
-    """Exit code 2 and one line on stderr, with the fix in it; stdout silent. Returns the line."""
-    assert done.exit_code == 2, done.output
-    assert done.stdout == ""
-    *progress, line = done.stderr.splitlines()
-    assert progress == []
-    assert line.startswith("toprune: ")
-    assert names in line
-    return line
-
-
-def _tokenizer_that_cleans() -> Any:
-    """As BERT's: control characters go."""
-    from tokenizers.normalizers import BertNormalizer
-
-    tokenizer = make_tokenizer()
-    tokenizer.backend_tokenizer.normalizer = BertNormalizer()
-    return tokenizer
-
-
-def _left(place: Path) -> Path:
-    folder = save_model(place / "left")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}))
-    return folder
-
-
-def _gpt2() -> Any:
-    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64)
-    return GPT2ForSequenceClassification(config)
-
-
-def _unknown(place: Path) -> Path:
-    folder = save_model(place / "frob")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "frob"}))
-    return folder
-
-
-def _decoder(place: Path) -> Path:
-    model = make_model()
-    model.config.is_decoder = True
-    return save_model(place / "decoder", model)
-
-
-def _headless(place: Path) -> Path:
-    return save_model(place / "base", BertModel(make_model().config))
-
-
-def _broken(place: Path) -> Path:
-    folder = save_model(place / "broken")
-    (folder / "model.safetensors").write_bytes(b"not weights")
-    return folder
-
-
-def _labelled(change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Callable[[Path], Path]:
-    rows = [row | change(i, row) for i, row in enumerate(synthetic.rows(60, 0))]
-    return lambda place: write(place / "bad.jsonl", rows)
-
-
-def _full(place: Path) -> Path:
-    (place / "full").mkdir()
-    (place / "full" / "thesis.tex").touch()
-    return place / "full"
-
-
-def _file(place: Path) -> Path:
-    (place / "file").touch()
-    return place / "file"
-
-
-# what is asked for -> what the line must name; callables make the bad thing in a fresh directory
-PRUNE: dict[str, tuple[dict[str, Any], str]] = {
-    "no model": ({"model": lambda p: p / "none"}, "give a directory or a hub id"),
-    "decoder only": ({"model": lambda p: save_model(p / "gpt", _gpt2())}, "supported: bert"),
-    "bert as decoder": ({"model": _decoder}, "is_decoder=False"),
-    "unknown architecture": ({"model": _unknown}, "roberta"),
-    "no trained head": ({"model": _headless}, "toprune finetune"),
-    "broken weights": ({"model": _broken}, "load them anew"),
-    "head for classes": ({"task": "regress"}, "use the task classify"),
-    "head for a number": (
-        {"model": lambda p: save_model(p / "one", make_model(num_labels=1))},
-        "use the task regress",
-    ),
-    "unknown task": ({"task": "guess"}, "classify, regress"),
-    "no data": ({"data": lambda p: p / "none.csv"}, "check the path"),
-    "no text column": ({"text": "review"}, "columns here: text, label"),
-    "no label column": ({"label": "stars"}, "columns here: text, label"),
-    "empty data": ({"data": lambda p: write(p / "empty.jsonl", [])}, "at least two examples"),
-    "one class": ({"data": _labelled(lambda i, row: {"label": 1})}, "two classes or more"),
-    "labels out of range": ({"data": _labelled(lambda i, row: {"label": i % 3})}, "0 to 1"),
-    "labels below zero": ({"data": _labelled(lambda i, row: {"label": i % 3 - 1})}, "renumber"),
-    "empty text": ({"data": _labelled(lambda i, row: {"text": " "} if i == 7 else {})}, "row 8"),
-    "zero tokens": (
-        {
-            "data": _labelled(lambda i, row: {"text": "\x01"}),
-            "model": lambda p: save_model(p / "clean", tokenizer=_tokenizer_that_cleans()),
-        },
-        "drop these texts",
-    ),
-    "left padding": ({"model": _left}, "tokenizer_config.json"),
-    "too long": ({"max_length": 512}, "66"),
-    "budget 0x": ({"budget": "0x"}, "like 4x"),
-    "budget -2x": ({"budget": "-2x"}, "like 4x"),
-    "budget fast": ({"budget": "fast"}, "like 4x"),
-    "budget 0.5x": ({"budget": "0.5x"}, "like 4x"),
-    "budget 12ms": ({"budget": "12ms"}, "like 4x"),
-    "budget out of reach": ({"budget": "50x"}, "x at most"),
-    "full directory": ({"out": _full}, "--overwrite"),
-    "a file in the way": ({"out": _file}, "another --out"),
-    "first layer": ({"first_layer": 9}, "0..2"),
-    "protected word": ({"protect": "zebra"}, "zebra"),
-    "soft epochs": ({"epochs": 1, "soft_epochs": 2}, "--soft-epochs"),
-    "negative epochs": ({"epochs": -1}, "0 or more"),
-    "distill weight": ({"distill_weight": "much"}, "auto"),
-    "unknown score": ({"score": "luck"}, "received"),
-    "unknown option": ({"colour": "red"}, "--help"),
-}
-
-
-@pytest.mark.parametrize("case", PRUNE)
-def test_bad_input_is_one_line(case: str, place: Path, tmp_path: Path):
-    asked, names = PRUNE[case]
-    given: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
-    given |= {"budget": "2x", "epochs": 0, "out": tmp_path / "out"} | asked
-    given = {name: v(tmp_path) if callable(v) else v for name, v in given.items()}
-    before = sorted(tmp_path.rglob("*"))
-    words = [word for name, v in given.items() for word in (f"--{name.replace('_', '-')}", v)]
-    refused(call("prune", *words), names)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
-    "no labels": ({"data": lambda p: write(p / "x.jsonl", [{"text": "w1"}] * 9)}, "--label"),
-    "classes from one": ({"data": _labelled(lambda i, row: {"label": i % 2 + 1})}, "count from 0"),
-    "no epochs": ({"epochs": 0}, "1 or more"),
-    "too long": ({"max_length": 512}, "66"),
-    "full directory": ({"out": _full}, "--overwrite"),
-}
-
-
-@pytest.mark.parametrize("case", FINETUNE)
-def test_bad_input_of_finetune(case: str, place: Path, tmp_path: Path):
-    asked, names = FINETUNE[case]
-    given: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
-    given |= {"out": tmp_path / "out"} | asked
-    given = {name: v(tmp_path) if callable(v) else v for name, v in given.items()}
-    before = sorted(tmp_path.rglob("*"))
-    words = [word for name, v in given.items() for word in (f"--{name.replace('_', '-')}", v)]
-    refused(call("finetune", *words), names)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def _plan(**own: Any) -> Plan:
     fields = {"family": "bert", "n_layers": 4, "width": 32, "score": "received", "steps": ()}
     return Plan(**fields | own)
@@ -481,19 +303,6 @@ def test_unreadable_plan(text: str, place: Path, tmp_path: Path):
     (folder / "plan.json").write_bytes(text.encode("latin-1"))
     refused(call("plan", "show", folder / "plan.json"), "plan: ")
     refused(call("eval", folder, "--data", place / "data.jsonl"), "plan: ")
-
-
-def test_eval_without_what_it_needs(place: Path, tmp_path: Path):
-    texts = write(tmp_path / "texts.jsonl", [{"text": "w1 w2"}, {"text": "w3"}])
-    refused(call("eval", place / "model", "--data", texts), "--label")
-    refused(call("eval", tmp_path / "none", "--data", texts), "directory that prune wrote")
-    refused(call("eval", _headless(tmp_path), "--data", place / "data.jsonl"), "toprune finetune")
-    data = ("--data", place / "data.jsonl")
-    refused(call("eval", place / "model", *data, "--max-length", 512), "66")
-    refused(call("eval", place / "model", *data, "--runtime", "onnx"), "toprune export")
-    refused(call("eval", place / "model", *data, "--out", tmp_path / "o.jsonl"), "--runtime onnx")
-    refused(call("eval", place / "model", *data, "--threads", 2), "--runtime onnx")
-    refused(call("export", tmp_path / "none"), "directory that prune wrote")
 
 
 def test_debug_shows_the_traceback(place: Path):
@@ -621,23 +430,3 @@ def test_bad_rows_are_skipped_when_asked(place: Path, tmp_path: Path):
     assert done.exit_code == 0
     assert json.loads(done.stdout)["examples"] == 60
     assert done.stderr.startswith("toprune: 1 of 61 rows of the train set are bad and left out")
-
-
-OTHER_TASKS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "vectors are brought": (("finetune", "--task", "embed"), "brought, not fine-tuned"),
-    "windows of a number": (("finetune", "--task", "regress", "--stride", 4), "setting (stride)"),
-    "windows of GLUE": (("finetune", "--task", "mrpc", "--stride", 4), "leave out: stride"),
-    "pooling of classes": (("prune", "--pooling", "cls"), "no such setting (pooling)"),
-    "unknown task": (("finetune", "--task", "guess"), "answer, tokens, embed, and of GLUE: cola"),
-    "unknown and set": (("prune", "--task", "guess", "--stride", 4), "answer, tokens, embed"),
-    "no context": (("prune", "--task", "answer", "--text", "text"), "which column is the context"),
-}
-
-
-@pytest.mark.parametrize("case", OTHER_TASKS)
-def test_what_a_task_does_not_have(case: str, place: Path, tmp_path: Path):
-    words, names = OTHER_TASKS[case]
-    given = ("--model", place / "model", "--data", place / "data.jsonl", "--out", tmp_path / "out")
-    budget = ("--budget", "2x") if words[0] == "prune" else ()
-    refused(call(*words, *given, *budget), names)
-    assert list(tmp_path.iterdir()) == []

@@ -34,13 +34,16 @@ STARTS = re.compile(r"(toprune|python|pip|make|torchrun|docker|pytest|import|fro
 NOT_RUN = {
     "README.md": 1,
     "docs/add-a-family.md": 4,
+    "docs/how-to/bulk.md": 3,
     "docs/how-to/serving.md": 4,
     "docs/how-to/several-processes.md": 2,
+    "docs/how-to/sweeps.md": 1,
     "docs/tasks.md": 3,
     "docs/tutorial.md": 3,
 }
 # Options of other programs.
 FOREIGN = {"--nproc_per_node", "--nnodes", "--rdzv_backend", "--rdzv_endpoint", "--model-id"}
+FOREIGN |= {"--head", "--port"}  # ray's
 FOREIGN |= {"--install-completion"}  # typer's own, of toprune itself
 # Fields that no bundle has which the docs' commands make: of other methods, or of a GLUE export.
 RARE = ("front", "kept", "predictor", "threshold", "glue")

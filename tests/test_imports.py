@@ -15,6 +15,7 @@ def run(code: str) -> str:
 
 
 HEAVY = {"torch", "transformers", "onnx", "scipy", "sklearn", "datasets", "pandas", "pyarrow"}
+HEAVY |= {"ray"}
 
 
 @pytest.mark.parametrize(
@@ -31,9 +32,11 @@ HEAVY = {"torch", "transformers", "onnx", "scipy", "sklearn", "datasets", "panda
         "toprune.measure",
         "toprune.pooling",
         "toprune.progress",
+        "toprune.ray_cluster",
         "toprune.report",
         "toprune.run.bulk",
         "toprune.run.evaluate",
+        "toprune.run.ray_bulk",
         "toprune.run.runner",
         "toprune.tasks",
     ],

@@ -117,6 +117,7 @@ class Comparison:
         """Bad input leaves nothing."""
         if self.rows or not processes().is_main_process:
             return
+        rmtree(self.place / KNOWN, ignore_errors=True)
         with suppress(OSError):  # not empty: there is a training to go on with
             (self.place / RUNS).rmdir()
             (self.place / SETTINGS).unlink()
@@ -130,27 +131,29 @@ def go_on(comparisons: Sequence[Comparison], engine: Engine, say: Say) -> None:
         raise UserError("an engine starts its own processes; leave torchrun out")
     todo = [(own, run) for own in comparisons for run in own.runs]
     cells = [own.cell(run) for own, run in todo if run.key not in own.done]
-    with closing(engine(do, cells)) as rows:
-        for number, (own, run) in enumerate(todo, 1):
-            here = f"{number} of {len(todo)}: {own.told(run)}"
-            row = own.done.get(run.key)
-            say(here if row is None else f"{here} (done before)")
-            if row is None:
-                row = next(rows)
-                if "error" in row:
-                    if OUT_OF_REACH not in row["error"] and not _any_good(comparisons):
-                        for one in comparisons:
-                            one.withdraw()
-                        raise UserError(row["error"])
-                    say(row["error"])
-            own.take(run, row)
+    try:
+        with closing(engine(do, cells)) as rows:
+            for number, (own, run) in enumerate(todo, 1):
+                here = f"{number} of {len(todo)}: {own.told(run)}"
+                row = own.done.get(run.key)
+                say(here if row is None else f"{here} (done before)")
+                own.take(run, _good_enough(next(rows), comparisons, say) if row is None else row)
+    except UserError:
+        for own in comparisons:  # when nobody works there any more
+            own.withdraw()
+        raise
     if processes().is_main_process:
         for own in comparisons:
             rmtree(own.place / KNOWN, ignore_errors=True)
 
 
-def _any_good(comparisons: Sequence[Comparison]) -> bool:
-    return any("error" not in row for own in comparisons for row in own.rows.values())
+def _good_enough(row: Row, comparisons: Sequence[Comparison], say: Say) -> Row:
+    if "error" in row:
+        others = (other for own in comparisons for other in own.rows.values())
+        if OUT_OF_REACH not in row["error"] and all("error" in other for other in others):
+            raise UserError(row["error"])
+        say(row["error"])
+    return row
 
 
 # -- what is there ---------------------------------------------------------------------------------

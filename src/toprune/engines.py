@@ -41,7 +41,7 @@ def on_ray(
                 try:
                     yield ray.get(one)
                 except (lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError):
-                    line = f"its process was killed {RETRIES + 1} times; is there memory enough?"
+                    line = "its process was killed again and again; is there memory enough?"
                     yield cell.run.row() | {"error": line}
 
     return engine

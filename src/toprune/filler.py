@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -84,7 +85,7 @@ class Filler:
         """One filler in as many parts of like length."""
         order = np.random.default_rng(seed).permutation(len(self.sentences))
         rounds = -(-count // sum(self._tokens)) + 1  # one more: tokens may join where sentences do
-        stream = " ".join([self.sentences[i] for i in order] * rounds)
+        stream = " ".join([self.sentences[int(i)] for i in order] * rounds)
         offsets = self._offsets(stream)
         marks = [0]
         for part in range(1, gaps + 1):
@@ -99,3 +100,57 @@ def _whole_words(text: str, end: int) -> int:
     if end == len(text) or text[end].isspace():
         return end
     return max(text.rfind(" ", 0, end), 0) or end
+
+
+class Padding:
+    """Texts with filler in them that are read to their end."""
+
+    def __init__(self, tokenizer: Any, sentences: Sequence[str], room: int, seed: int):
+        """room: tokens that the model reads. tokenizer: of transformers; this one is its own."""
+        self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._filler, self.room, self._seed = Filler(sentences, self._tokenizer), room, seed
+
+    def length(self, text: Any) -> int:
+        """Tokens of a text or pair, special ones included."""
+        first, second = (text, None) if isinstance(text, str) else map(_encodable, text)
+        return len(self._tokenizer.encode(_encodable(first), second).ids)
+
+    def own_length(self, text: Any) -> int:
+        """Of the text that gets the filler: of a pair the second one."""
+        own = _encodable(last_of(text))
+        return len(self._tokenizer.encode(own, add_special_tokens=False).ids)
+
+    def fits(self, text: Any, dose: int) -> bool:
+        return 0 < dose * self.own_length(text) <= self.room - self.length(text)
+
+    def reached(self, texts: Sequence[Any], padded: Sequence[Any]) -> np.ndarray:
+        """(N,): filler that is there, in lengths of the text."""
+        every = zip(texts, padded, strict=True)
+        return np.array([(self.length(b) - self.length(a)) / self.own_length(a) for a, b in every])
+
+    def pad(self, texts: Sequence[Any], place: str, dose: int) -> list[Padded]:
+        return [self._pad(text, place, dose, i) for i, text in enumerate(texts)]
+
+    def _pad(self, text: Any, place: str, dose: int, number: int) -> Padded:
+        count = min(dose * self.own_length(text), self.room - self.length(text))
+        while True:  # tokens may join or part where filler and text meet
+            made = self._filler.pad(last_of(text), place, count, (self._seed, number))
+            over = self.length(with_last(text, made.text)) - self.room
+            if over <= 0 or count == 0:
+                return made
+            count = max(0, count - over)
+
+
+def _encodable(text: str) -> str:
+    """As the model's reader has it (`run/texts.py`): half a surrogate pair is no character."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def last_of(text: Any) -> str:
+    return text if isinstance(text, str) else text[-1]
+
+
+def with_last(text: Any, last: str) -> Any:
+    return last if isinstance(text, str) else (*text[:-1], last)

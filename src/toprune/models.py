@@ -14,6 +14,7 @@ from toprune.families import FAMILIES, family_named, family_of, image_shape, max
 from toprune.foreign import check_config, check_size
 from toprune.heads import loader
 from toprune.images import PLACE, Images
+from toprune.reading import whatever
 from toprune.slim import ENTRY, Shape, cut_to, shape_of
 from toprune.tasks import Task
 
@@ -48,18 +49,12 @@ def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
     if shape is not None:
         kind = _slim(kind, config, shape)
         how["ignore_mismatched_sizes"] = True  # they are looked at below
-    try:
+    with whatever(f"cannot read the weights in {source} ({{}}); save or load them anew"):
         if Path(source).is_dir():
             check_size(Path(source), kind.from_config if shape is None else kind, config)
         model, info = kind.from_pretrained(
             str(source), output_loading_info=True, dtype=torch.float32, **SAFE, **how
         )
-    except UserError:
-        raise
-    except Exception as error:  # whatever a config can bring about in whatever architecture
-        raise UserError(
-            f"cannot read the weights in {source} ({_first_line(error)}); save or load them anew"
-        ) from error
     family_of(model)
     if shape is not None:
         model.__class__ = kind.__base__
@@ -117,21 +112,16 @@ def load_tokenizer(source: Source) -> Any:
             )
     if family_named(config).images:
         return _load_images(source, config)
-    try:
-        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
-    except Exception as error:  # its files are read by many hands
-        raise UserError(
-            f"no tokenizer in {source} ({_first_line(error)}); save one beside the model"
-        ) from error
+    with whatever(f"no tokenizer in {source} ({{}}); save one beside the model"):
+        tokenizer = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+    if not isinstance(tokenizer.model_input_names, list):
+        raise UserError(f"model_input_names in {source}/tokenizer_config.json must be a list")
+    return tokenizer
 
 
 def _load_images(source: str | Path, config: Any) -> Images:
-    try:
+    with whatever(f"no {PLACE} in {source} ({{}}); save the image processor there, too"):
         path = cached_file(str(source), PLACE)
-    except OSError as error:
-        raise UserError(
-            f"no {PLACE} in {source} ({_first_line(error)}); save the image processor there, too"
-        ) from error
     return fit_images(Images.load(Path(str(path)), max_positions(config)), config)
 
 
@@ -153,13 +143,9 @@ def read_config(source: str | Path) -> Any:
         raise UserError(f"there is no model directory {source}; give a directory or a hub id")
     if Path(source).is_dir():
         check_config(Path(source))
-    try:
+    known = f"give a directory or a hub id of: {', '.join(FAMILIES)}"
+    with whatever(f"cannot read a model from {source} ({{}}); {known}"):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-    except Exception as error:  # of a config that is none, it may be any
-        raise UserError(
-            f"cannot read a model from {source} ({_first_line(error)}); give a directory or a hub "
-            f"id of: {', '.join(FAMILIES)}"
-        ) from error
     family_named(config)  # or one line that says which are known
     return config
 
@@ -171,8 +157,3 @@ def fingerprint(model: Any) -> str:
         digest.update(name.encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy(force=True))
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]

@@ -7,6 +7,8 @@ line before anything of it is read.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,23 @@ def check_links(folder: str | os.PathLike[str]) -> None:
                     f"{path} leads out of the bundle, to {path.resolve()}; copy the bundle with "
                     "its files (cp -rL)"
                 )
+
+
+@contextmanager
+def whatever(line: str) -> Iterator[None]:
+    """All that a library may raise over a file that is not as it should be, in one line; `{}` in it
+    is the reason. Panics of Rust (tokenizers, safetensors) are no Exceptions, but no more than
+    that."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        lines = [part.strip() for part in str(error).splitlines() if part.strip()]
+        reason = lines[0][:200] if lines else type(error).__name__
+        raise UserError(line.replace("{}", reason, 1)) from error
 
 
 def read_json(path: str | os.PathLike[str], advice: str = "copy it again") -> Any:

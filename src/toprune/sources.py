@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
 from toprune.errors import UserError
@@ -39,6 +41,8 @@ SPLITS = {
 }
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 SQUAD_NAME = re.compile(r"(\w+)-(?!\d+-of-\d+).*\.json(\.gz)?")  # train-v1.1.json, but no shard
+BUFFER = 1 << 20  # bytes of a Parquet column that are read at a time
+PARQUET_ROWS = 1000
 DOCUMENT = "-DOCSTART-"  # CoNLL's line between documents
 
 
@@ -373,8 +377,22 @@ def _stream_parquet(file: BinaryIO, header: bool) -> Iterator[dict[str, Any]]:
         raise UserError(
             "reading Parquet needs pyarrow; pip install pyarrow, or write the rows as .jsonl"
         ) from problem
-    for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1000):
-        yield from batch.to_pylist()
+    with _seekable(file) as plain:
+        # Else a row group, which may be the whole file, would be read at once.
+        parts = pyarrow.parquet.ParquetFile(plain, buffer_size=BUFFER, pre_buffer=False)
+        for batch in parts.iter_batches(batch_size=PARQUET_ROWS):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
+    """Parquet is read back and forth; what is packed would be unpacked anew every time."""
+    if not isinstance(file, gzip.GzipFile):
+        yield file
+        return
+    with TemporaryFile() as plain:
+        shutil.copyfileobj(file, plain)
+        yield cast(BinaryIO, plain)
 
 
 def _first_line(problem: BaseException) -> str:

@@ -18,6 +18,7 @@ from toprune.report import environment
 from toprune.tables import in_points, markdown, padded, reached, refusals
 
 ABOUT = ("task", "metric", "examples", "max_length", "dense", "settings")  # of a comparison
+MET = 1.01  # a budget is met within 1 %
 NONE_CHOSEN = (
     "A weight of the ranking distillation (after @) is a row of its own, and none was chosen by "
     "these figures: choose by other texts."
@@ -39,12 +40,13 @@ def sweep_report(compared: Mapping[str, Mapping[str, Any]]) -> Report:
 
 
 def _is_undominated(mean: Mean, means: Sequence[Mean]) -> bool:
-    """Nothing else of this task removes as many FLOPs and loses as little."""
+    """Nothing else of this task removes as many FLOPs and loses less, or removes more and loses no
+    more; as many is within what a budget is met by."""
     here, others = _spot(mean), (_spot(one) for one in means if one["of"] == mean["of"])
     return here is not None and not any(
-        spot != here and spot[0] >= here[0] and spot[1] >= here[1]
-        for spot in others
-        if spot is not None
+        (fewer >= here[0] / MET and points > here[1])
+        or (fewer > here[0] * MET and points >= here[1])
+        for fewer, points in filter(None, others)
     )
 
 

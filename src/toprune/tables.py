@@ -221,6 +221,47 @@ def scores(report: dict[str, Any]) -> Group:
     return Group(table, *lines)
 
 
+def stressed(report: dict[str, Any]) -> Group:
+    """What `stress` found: the plan as it is at every place, then protections at the worst one."""
+    title = f"{report['texts']} texts with filler, in % of them"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("plan and filler")
+    names = "tokens\nkept", "dense\nchanged", "pruned\nchanged", "missed\n[95 % interval]"
+    for name in (*names, "fewer\nFLOPs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for found in report["protections"]:
+        bare = f"{found['own']['unpadded']:.2f}x"
+        table.add_row(found["name"], "", "", "", "your texts, no filler", bare)
+        for row in found["rows"]:
+            if found is report["protections"][0] or row["place"] == "worst":
+                table.add_row(
+                    f"  {row['dose']}x {row['place']}",
+                    "-" if row["recall"] is None else f"{100 * row['recall']:.1f}",
+                    *(f"{100 * row['changed'][who]:.1f}" for who in ("dense", "pruned")),
+                    in_points(row["missed"]),
+                    f"{row['executed']['unpadded']:.2f}x",
+                )
+        table.add_section()
+    return Group(table, *map(Text, _about_stressed(report)), Text(report["verdict"]))
+
+
+def _about_stressed(report: dict[str, Any]) -> list[str]:
+    first, out = report["protections"][0], report["left_out"]
+    reached = {f"{row['dose']}x": f"{row['reached']:.1f}x" for row in first["rows"]}
+    others = f", {out['other_class']} of another class" if report["class"] else ""
+    return [
+        f"Tokens kept: of the {report['decisive']:.1f} a text that the plan keeps to the end "
+        "without filler. Missed: dense says what both said without filler, pruned does not. "
+        "Worst: at the worst place for each text.",
+        f"Dense: {report['dense']}. Filler: {report['filler']}; reached within "
+        f"{report['max_length']} tokens: {', '.join(reached.values())} for {', '.join(reached)}.",
+        f"Left out: {out['no_room']} texts without room for filler, {out['disagree']} on which "
+        f"both disagree without it{others}.",
+        "FLOPs are real ones, against unpadded inputs. Against inputs padded to the maximum your "
+        f"texts take {first['own']['padded']:.2f}x fewer, as pruned.",
+    ]
+
+
 def families(report: dict[str, Any]) -> Group:
     """What is supported for which tasks, why not where it is not, and what models these are."""
     table = Table(title="families", title_justify="left", box=SIMPLE_HEAD)

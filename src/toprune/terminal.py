@@ -15,8 +15,11 @@ from typer.core import TyperGroup
 from toprune.errors import UserError
 
 INTERRUPTED = 130  # typer's code for Ctrl-C
-GOES_ON = dict.fromkeys(("finetune", "prune"), "; goes on with --resume")
-GOES_ON |= dict.fromkeys(("compare", "sweep"), "; the same command goes on")
+SAME = "; the same command goes on"
+GOES_ON = dict.fromkeys(("finetune", "prune"), "; goes on with --resume") | {
+    "compare": SAME,
+    "sweep": SAME,
+}
 
 
 class OneLine(TyperGroup):
@@ -50,8 +53,9 @@ def line_of(error: Exception) -> str | None:
         return f"this needs {error.name}; install it with: pip install 'toprune[train]'"
     if isinstance(error, UserError):
         return " ".join(str(error).split())
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}; check the path, its rights, and the disk"
+    if isinstance(error, OSError) and error.errno is not None:  # a full disk names no file
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}; check the path, its rights, and the disk"
     message = getattr(error, "format_message", None)  # typer's own: an unknown option and the like
     return None if message is None else " ".join(message().split()).rstrip(".") + "; see --help"
 

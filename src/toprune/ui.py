@@ -4,7 +4,8 @@ Pages are made here and sent whole; the browser runs nothing but the explanation
 this machine may ask, unless another --host says otherwise: there is no login.
 """
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -122,9 +123,24 @@ def check_installed() -> None:
         raise UserError("the web app is an extra; pip install 'toprune[train,ui]'")
 
 
-def serve(folders: Sequence[str | Path], *, host: str = LOOPBACK[0], port: int = 8000) -> None:
-    """Until it is interrupted."""
+def serve(
+    folders: Sequence[str | Path],
+    *,
+    host: str = LOOPBACK[0],
+    port: int = 8000,
+    ready: Callable[[], Any] = lambda: None,
+) -> None:
+    """Until it is interrupted. ready: called when the bundles are loaded."""
     import uvicorn
 
     hosts = LOOPBACK if host in LOOPBACK else ("*",)
-    uvicorn.run(make_app(folders, hosts), host=host, port=port, log_level="warning")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:  # uvicorn would end the process with lines of its own
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {host}, port {port} ({error.strerror}); choose another --port"
+        ) from error
+    app = make_app(folders, hosts)
+    ready()
+    uvicorn.run(app, host=host, port=port, log_level="warning")

@@ -10,7 +10,7 @@ import typer
 import toprune
 from toprune.cli.given import SOFT_SHARE, soft_share
 from toprune.cli.jobs import compare, demo, sweep
-from toprune.cli.look import check, explain, report, scores, show, supported, ui
+from toprune.cli.look import check, explain, report, scores, show, stress, supported, ui
 from toprune.cli.serve import bench, evaluate, export, push
 from toprune.cli.train import finetune, prune
 from toprune.terminal import OneLine
@@ -27,7 +27,7 @@ plan_app = typer.Typer(help="Look at a plan.json, or check it.")
 for command in (demo, finetune, prune, export):
     app.command()(command)
 app.command("eval")(evaluate)
-for command in (bench, report, explain, scores, ui, compare, sweep, push):
+for command in (bench, report, explain, scores, stress, ui, compare, sweep, push):
     app.command()(command)
 app.command("families")(supported)
 app.add_typer(plan_app, name="plan")

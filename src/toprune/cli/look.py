@@ -139,6 +139,65 @@ def scores(
     tell(found, as_json, tables.scores(found), "" if svg is None else f"The chart is in {svg}.")
 
 
+def stress(
+    bundle: o.Bundle,
+    data: o.Source,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    filler: Annotated[
+        Path | None,
+        typer.Option(help="Benign sentences, one in a line; else a dozen of our own, in English."),
+    ] = None,
+    of_class: Annotated[
+        str | None,
+        typer.Option("--class", help="Texts of this class, by label or else by dense answer."),
+    ] = None,
+    doses: Annotated[str, typer.Option(help="Filler, in lengths of the text.")] = "1,3",
+    floors: Annotated[
+        str,
+        typer.Option(help="Tokens that are kept at least: plans to try beside its own; 0: none."),
+    ] = "16,32,64",
+    protect: Annotated[
+        list[str] | None, typer.Option(help="A token to protect; may be given repeatedly.")
+    ] = None,
+    dense: Annotated[
+        Path | None,
+        typer.Option(help="The original model; else the pruned weights, with every token kept."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many texts.")] = 200,
+    seed: o.Seed = 0,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Can benign filler push the tokens that matter out of a text, and what does protection cost?
+
+    Example: **toprune stress small --data prompts.csv --class jailbreak --dense dense**
+
+    Filler goes before, after, around and between the sentences of each text; of a pair, of its
+    second one. Missed is what the dense model still sees and the pruned one no longer does.
+    """
+    hush(debug)
+    from toprune.stress import stress as measure
+
+    found = measure(
+        bundle,
+        given.data(data, text, pair, label, None, skip_bad_rows),
+        split=split,
+        dense=dense,
+        filler=filler,
+        of_class=of_class,
+        doses=given.numbers("--doses", doses, "1,3"),
+        floors=given.numbers("--floors", floors, "16,32,64"),
+        protect=protect or (),
+        limit=limit,
+        seed=seed,
+    )
+    tell(found, as_json, tables.stressed(found))
+
+
 def ui(
     bundles: Annotated[
         list[Path], typer.Argument(help="What prune wrote; several, to switch between budgets.")
@@ -159,8 +218,10 @@ def ui(
 
     check_installed()
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    tell({"address": address}, as_json, f"Open {address} (Ctrl-C ends it).", "")
-    serve(bundles, host=host, port=port)
+    told = f"Open {address} (Ctrl-C ends it)."
+    serve(
+        bundles, host=host, port=port, ready=lambda: tell({"address": address}, as_json, told, "")
+    )
 
 
 def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ from toprune import options as o
 from toprune import tables
 from toprune.cli import given
 from toprune.errors import UserError
+from toprune.ray_cluster import Cluster
 from toprune.terminal import hush, tell, warn_in_one_line
 
 
@@ -91,12 +92,24 @@ def evaluate(
         Literal["fp32", "int8"], typer.Option(help="Which of the exported files.")
     ] = "fp32",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of the exported file; every core if not given.")
+        int | None,
+        typer.Option(min=1, help="Of the exported file, or of each worker; else every core."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Bulk work: answers to every row go to this .jsonl; no labels needed."),
     ] = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Bulk work: in this process, or by Ray's, which is pip's toprune[ray]."),
+    ] = "local",
+    address: o.Address = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of --engine ray, one model each; as many as fit.")
+    ] = None,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="With --engine ray: rows as they are done.")
+    ] = False,
     overwrite: o.Overwrite = False,
     as_json: o.Json = False,
     debug: o.Debug = False,
@@ -106,6 +119,8 @@ def evaluate(
     Example: **toprune eval small --data test.csv --runtime onnx**
 
     Bulk work: **toprune eval small --data in.jsonl --out out.jsonl --runtime onnx**
+
+    On several machines: the same with **--engine ray --address auto**
     """
     columns = given.columns(text, pair, label)
     if task is not None and runtime != "torch":
@@ -114,51 +129,71 @@ def evaluate(
         raise UserError("--out answers every row of a file; --label and --split are for metrics")
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} is there already; choose another --out or say --overwrite")
+    if engine == "local" and (address or workers or unordered):
+        raise UserError("--address, --workers and --unordered are of --engine ray; say that, too")
+    if engine == "ray" and out is None:
+        raise UserError("--engine ray is for bulk work; say where the answers go with --out")
+    if out is not None and runtime == "torch":
+        raise UserError("--out needs an exported file; say --runtime onnx (after toprune export)")
     if runtime != "torch":
-        from toprune.run.runner import Runner
-
         if not debug:
             warn_in_one_line()
-        runner = Runner(
-            bundle, precision=precision, threads=threads, runtime=runtime, max_length=max_length
-        )
-        if out is None:
-            from toprune.glue import glue_in
-            from toprune.run.evaluate import evaluate as measure
-
-            report = measure(
-                runner,
-                data,
-                glue=glue_in(bundle),
-                columns=columns,
-                split=split,
-                skip_bad_rows=skip_bad_rows,
-            )
-            tell(report, as_json, tables.evaluated(report))
+        how: dict[str, Any] = {
+            "precision": precision,
+            "threads": threads,
+            "runtime": runtime,
+            "max_length": max_length,
+        }
+        if out is not None:
+            where = Cluster(address, workers, not unordered, debug) if engine == "ray" else None
+            read = {"text": text, "pair": pair, "skip_bad_rows": skip_bad_rows}
+            _score(bundle, data, out, where, how, read, as_json)
             return
-        from toprune.progress import bar
-        from toprune.run.bulk import score_file
+        from toprune.glue import glue_in
+        from toprune.run.evaluate import evaluate as measure
+        from toprune.run.runner import Runner
 
-        with bar("scoring", None) as advance:
-            count = score_file(
-                runner,
-                data,
-                out,
-                text=text,
-                pair=pair,
-                skip_bad_rows=skip_bad_rows,
-                progress=advance,
-            )
-        tell({"rows": count, "out": str(out)}, as_json, f"{count} answers are in {out}.")
+        report = measure(
+            Runner(bundle, **how),
+            data,
+            glue=glue_in(bundle),
+            columns=columns,
+            split=split,
+            skip_bad_rows=skip_bad_rows,
+        )
+        tell(report, as_json, tables.evaluated(report))
         return
-    if out is not None:
-        raise UserError("--out needs an exported file; say --runtime onnx (after toprune export)")
     if precision != "fp32" or threads is not None:
         raise UserError("--precision and --threads are for exported files; say --runtime onnx, too")
     hush(debug)
     asked = given.data(data, text, pair, label, max_length, skip_bad_rows)
     report = toprune.evaluate(bundle, asked, split=split, task=task)
     tell(report, as_json, tables.evaluated(report))
+
+
+def _score(
+    bundle: Path,
+    data: str,
+    out: Path,
+    where: Cluster | None,
+    how: dict[str, Any],
+    read: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Answers to a file. how: a Runner's settings; read: which columns, and what of bad rows."""
+    from toprune.progress import bar
+
+    with bar("scoring", None) as advance:
+        if where is not None:
+            from toprune.run.ray_bulk import score_file as score_by_workers
+
+            count = score_by_workers(bundle, data, out, where, **how, **read, progress=advance)
+        else:
+            from toprune.run.bulk import score_file
+            from toprune.run.runner import Runner
+
+            count = score_file(Runner(bundle, **how), data, out, **read, progress=advance)
+    tell({"rows": count, "out": str(out)}, as_json, f"{count} answers are in {out}.")
 
 
 def bench(

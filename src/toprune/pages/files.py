@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from toprune.drafts import draft
 from toprune.errors import UserError
 from toprune.pages.report import report_page
 from toprune.reading import read_json
@@ -55,6 +56,5 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text, encoding="utf-8", newline="\n")
-    draft.replace(path)
+    with draft(path) as made:
+        made.write_text(text, encoding="utf-8", newline="\n")

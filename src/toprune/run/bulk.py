@@ -3,10 +3,9 @@
 import json
 import os
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,12 @@ from toprune.errors import UserError
 from toprune.images import as_image, no_file
 from toprune.labels import as_text, name_rows
 from toprune.progress import Advance
+from toprune.run.runner import some
 from toprune.sources import stream
 
 if TYPE_CHECKING:
     from toprune.run.runner import Runner
-    from toprune.run.texts import Text
+    from toprune.run.sheet import Sheet
 
 PEEK = 1000  # rows whose fields are looked at before the first is scored: JSON lines may differ
 MEND = "mend it, or go on without such rows: --skip-bad-rows"
@@ -28,6 +28,81 @@ MEND = "mend it, or go on without such rows: --skip-bad-rows"
 
 class Empty(UserError):
     """A row without a text: the others can do without it."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows that are read ahead and answered together: their numbers from 1, their fields and their
+    texts. Which rows share a window is the file's business alone, so that an answer is the same
+    wherever it is made."""
+
+    first: int  # texts in the windows before
+    rows: list[tuple[int, dict[str, Any]]]
+    texts: list[Any]
+    empty: list[int]  # rows without a text, from 0: left out
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A file, and what is read in its rows. Small: it can be sent to where the file is read."""
+
+    source: Path
+    columns: Columns
+    present: tuple[str, ...]  # fields of the first rows
+    head: str
+    skip_bad_rows: bool
+
+    @classmethod
+    def of(
+        cls, source: Path, sheet: "Sheet", text: str | None, pair: str | None, skip_bad_rows: bool
+    ) -> "Rows":
+        """Looks at the first rows: bad columns are told before any work is done."""
+        columns = Columns(text, pair, images=sheet.images)
+        seen = list(islice(stream(source, header=not columns.are_numbers), PEEK))
+        present = tuple(dict.fromkeys(name for row in seen for name in row))
+        if seen:
+            columns = choose_columns(columns, present, sheet.task)
+        head = sheet.made().HEAD
+        if columns.pair is not None and head == "encoder":
+            raise UserError(
+                f"a vector is of one text, not of {columns.text!r} and {columns.pair!r}; "
+                "name its column with --text"
+            )
+        return cls(source, columns, present, head, skip_bad_rows)
+
+    def windows(self) -> Iterator[Window]:
+        """All rows, one window in memory at a time."""
+        waiting: list[tuple[int, dict[str, Any]]] = []
+        empty: list[int] = []
+
+        def texts() -> Iterator[Any]:
+            rows = stream(self.source, header=not self.columns.are_numbers)
+            for number, row in enumerate(rows, 1):
+                try:
+                    text = self._text(row, number)
+                except Empty:
+                    if not self.skip_bad_rows:
+                        raise
+                    empty.append(number - 1)
+                    continue
+                waiting.append((number, _without_pixels(row) if self.columns.images else row))
+                yield text
+
+        first, left = 0, texts()
+        while (given := some(left)) or empty:
+            yield Window(first, waiting.copy(), given, empty.copy())
+            first += len(given)
+            waiting.clear()
+            empty.clear()
+
+    def _text(self, row: Mapping[str, Any], number: int) -> Any:
+        text, pair = self.columns.text, self.columns.pair
+        if self.columns.images:
+            return _image(row, str(text), number, folder=self.source.parent)
+        if self.head == "tokens":
+            return _words(row, text, number)
+        first = _cell(row, text, number)
+        return first if pair is None else (first, _cell(row, pair, number))
 
 
 def score_file(
@@ -49,32 +124,45 @@ def score_file(
     (`columns.choose_columns`). `out` appears when it is whole.
     """
     source, out = Path(source), Path(out)
-    _check_out(source, out)
-    columns = Columns(text, pair, images=runner.sheet.images)
-    rows = stream(source, header=not columns.are_numbers)
-    seen = list(islice(rows, PEEK))
-    present = list(dict.fromkeys(name for row in seen for name in row))
-    if seen:
-        columns = choose_columns(columns, present, runner.task.NAME)
-    if columns.pair is not None and runner.task.HEAD == "encoder":
-        raise UserError(
-            f"a vector is of one text, not of {columns.text!r} and {columns.pair!r}; "
-            "name its column with --text"
-        )
-    empty: list[int] = []
-    text_of = partial(_image, folder=source.parent) if columns.images else partial(_text, runner)
-    answered = _answered(
-        runner, chain(seen, rows), columns, present, empty if skip_bad_rows else None, text_of
+    check_out(source, out)
+    rows = Rows.of(source, runner.sheet, text, pair, skip_bad_rows)
+    answered = (
+        (answered_lines(runner, window, rows.present), window.empty) for window in rows.windows()
     )
+    return write_lines(out, answered, progress)
+
+
+def answered_lines(runner: "Runner", window: Window, present: Sequence[str]) -> Iterator[str]:
+    """Each row of a window with its answer, as a line of JSON."""
+    prefix: str | None = None
+    answers = runner.predictions(window.texts, first=window.first)
+    for (number, row), answer in zip(window.rows, answers, strict=True):
+        if prefix is None:
+            prefix = "" if answer.keys().isdisjoint(present) else "predicted_"
+        answer = {prefix + name: value for name, value in answer.items()}
+        if not answer.keys().isdisjoint(row):
+            taken = ", ".join(answer.keys() & row.keys())
+            raise UserError(f"row {number} has a field {taken} of its own; rename it")
+        yield json.dumps(row | answer, default=str) + "\n"  # str: Parquet has dates
+
+
+def write_lines(
+    out: Path, answered: Iterable[tuple[Iterable[str], Sequence[int]]], progress: Advance | None
+) -> int:
+    """Lines, and the numbers of rows that were left out, of each window; `out` appears when it is
+    whole. Returns the number of lines."""
     count = 0
+    empty: list[int] = []
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         with draft.open("w", encoding="utf-8", newline="\n") as file:
-            for row in answered:
-                file.write(json.dumps(row, default=str) + "\n")  # str: Parquet has dates
-                count += 1
-                if progress is not None:
-                    progress(1)
+            for lines, left_out in answered:
+                empty += left_out
+                for line in lines:
+                    file.write(line)
+                    count += 1
+                    if progress is not None:
+                        progress(1)
         draft.replace(out)
     except OSError as error:
         raise UserError(
@@ -83,57 +171,11 @@ def score_file(
     finally:
         draft.unlink(missing_ok=True)
     if empty:
-        warnings.warn(f"no text in {name_rows(empty)}: left out", stacklevel=1)
+        warnings.warn(f"no text in {name_rows(sorted(empty))}: left out", stacklevel=1)
     return count
 
 
-def _answered(
-    runner: "Runner",
-    rows: Iterable[dict[str, Any]],
-    columns: Columns,
-    present: Iterable[str],
-    empty: list[int] | None,
-    text_of: "Callable[[Mapping[str, Any], Columns, int], Text]",
-) -> Iterator[dict[str, Any]]:
-    """Rows with their answers. empty: where the numbers of rows without a text go, from 0; None:
-    the first such row ends it."""
-    waiting: deque[tuple[int, dict[str, Any]]] = deque()  # read, but not yet answered: one window
-
-    def texts() -> "Iterator[Text]":
-        for number, row in enumerate(rows, 1):
-            try:
-                text = text_of(row, columns, number)
-            except Empty:
-                if empty is None:
-                    raise
-                empty.append(number - 1)
-                continue
-            if columns.images:
-                row = _without_pixels(row)
-            waiting.append((number, row))
-            yield text
-
-    prefix: str | None = None
-    for answer in runner.predictions(texts()):
-        number, row = waiting.popleft()
-        if prefix is None:
-            prefix = "" if answer.keys().isdisjoint(present) else "predicted_"
-        answer = {prefix + name: value for name, value in answer.items()}
-        if not answer.keys().isdisjoint(row):
-            taken = ", ".join(answer.keys() & row.keys())
-            raise UserError(f"row {number} has a field {taken} of its own; rename it")
-        yield row | answer
-
-
-def _text(runner: "Runner", row: Mapping[str, Any], columns: Columns, number: int) -> "Text":
-    if runner.task.HEAD == "tokens":
-        return _words(row, columns.text, number)
-    first = _cell(row, columns.text, number)
-    return first if columns.pair is None else (first, _cell(row, columns.pair, number))
-
-
-def _image(row: Mapping[str, Any], columns: Columns, number: int, *, folder: Path) -> Any:
-    column = str(columns.text)
+def _image(row: Mapping[str, Any], column: str, number: int, *, folder: Path) -> Any:
     try:
         found = as_image(row.get(column), folder)
     except TypeError as problem:
@@ -170,7 +212,7 @@ def _cell(row: Mapping[str, Any], column: str | None, number: int) -> str:
     return found
 
 
-def _check_out(source: Path, out: Path) -> None:
+def check_out(source: Path, out: Path) -> None:
     """Before any work is done."""
     if out.suffix.lower() != ".jsonl":
         raise UserError(f"{out}: answers are written as JSON lines; let the name end in .jsonl")

@@ -47,7 +47,10 @@ class OnnxRuntime:
         options.enable_mem_pattern = False  # it keeps a plan for every shape it has ever seen
         options.log_severity_level = 4  # what goes wrong is raised; once is enough
         try:
-            session = ort.InferenceSession(str(path), options, providers=providers)
+            # Its own second attempt would begin with several lines on stdout.
+            session = ort.InferenceSession(
+                str(path), options, providers=providers, enable_fallback=0
+            )
             self._session, self._path = session, path
             self.inputs = tuple(item.name for item in session.get_inputs())
             self.names = tuple(item.name for item in session.get_outputs())

@@ -78,10 +78,10 @@ class Runner:
         or `vector`. A label is a name, or the class id if the head has no names."""
         return list(self.predictions(texts))
 
-    def predictions(self, texts: Iterable[Given]) -> Iterator[dict[str, Any]]:
+    def predictions(self, texts: Iterable[Given], *, first: int = 0) -> Iterator[dict[str, Any]]:
         """The same one by one, in order; reads only so far ahead that memory does not grow with
-        the number of texts."""
-        for given, rows, outputs in self._stretches(_iterate(texts)):
+        the number of texts. first: texts that came before these, for errors that name one."""
+        for given, rows, outputs in self._stretches(_iterate(texts), first):
             yield from self.task.answers(outputs, rows, given, self.sheet.labels)
 
     def stream(self, texts: Iterable[Given]) -> Iterator[np.ndarray]:
@@ -105,11 +105,10 @@ class Runner:
             yield unit(found) if getattr(self.task, "normalize", False) else found
 
     def _stretches(
-        self, texts: Iterator[Any]
+        self, texts: Iterator[Any], first: int = 0
     ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray]]]:
         """Texts, their rows and what the model says to each, some at a time."""
-        first = 0
-        while given := _some(texts):
+        while given := some(texts):
             rows = self._reader.encode(given, first)
             yield given, rows, self._answers(rows, first)
             first += len(given)
@@ -202,7 +201,7 @@ def _engine(
     return OpenVino(path, threads=threads)
 
 
-def _some(texts: Iterator[Any]) -> list[Any]:
+def some(texts: Iterator[Any]) -> list[Any]:
     """The next texts, few enough for the memory."""
     given: list[Any] = []
     size = 0

@@ -13,11 +13,13 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from toprune.errors import UserError
+from toprune.reading import whatever
 from toprune.tasks import Task
 
 Text = str | tuple[str, str] | list[str]  # a list: words that are to be told apart
 
 CHUNK = 256  # texts per call: an encoding weighs far more than the ids we keep of it
+FAILS, OWN = "the tokenizer fails", "use the file that was saved with the model"
 QUESTION = 3  # a question may take one part in so many of the length; the rest is cut off
 
 
@@ -79,12 +81,8 @@ class Texts:
 
     @classmethod
     def load(cls, path: Path, task: Task, **how: Any) -> "Texts":
-        try:
+        with whatever(f"cannot read {path} ({{}}); copy it again or export anew"):
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises plain Exception, whatever is wrong
-            raise UserError(
-                f"cannot read {path} ({error}); copy it again or export anew"
-            ) from error
         return cls(tokenizer, task, **how)
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[Row]:
@@ -95,13 +93,8 @@ class Texts:
             chunk = [
                 self._read(t, first + i) for i, t in enumerate(texts[start : start + CHUNK], start)
             ]
-            try:
+            with whatever(f"{FAILS} on texts[{first + start}] or soon after ({{}}); {OWN}"):
                 encodings = self._encode(chunk)
-            except Exception as error:  # tokenizers raises nothing else; no text is bad by itself
-                raise UserError(
-                    f"the tokenizer fails on texts[{first + start}] or one of the next {CHUNK} "
-                    f"({error}); is its file whole? copy it again"
-                ) from error
             for i, encoding in enumerate(encodings, start):
                 if not encoding.ids:
                     where = first + i
@@ -219,12 +212,8 @@ def _spaced(tokenizer: Tokenizer) -> Tokenizer:
 
 def _first(tokenizer: Tokenizer) -> int:
     """The id that every text begins with."""
-    try:
+    with whatever(f"{FAILS} on the text 'a' ({{}}); {OWN}"):
         return tokenizer.encode("a").ids[0]
-    except Exception as error:  # as above, or there is no token
-        raise UserError(
-            f"the tokenizer finds no token in the text 'a' ({error}); use the model's own"
-        ) from error
 
 
 def _room(tokenizer: Tokenizer, *, is_pair: bool) -> int:
