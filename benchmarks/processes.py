@@ -56,7 +56,7 @@ def kill_in_the_soft_stage(words: list[str], out: Path) -> None:
 def told(out: Path) -> dict[str, Any]:
     plan, report = Plan.load(out / "plan.json"), read_report(out)
     return {
-        "steps": [{"layer": step.layer, "keep": step.keep} for step in plan.steps],
+        "steps": [{"layer": step.layer, "keep": float(step.keep)} for step in plan.steps],
         "executed": report["budget"]["executed"]["unpadded"],
         "dense": report["dense"]["accuracy"],
         "pruned": report["pruned"]["accuracy"],

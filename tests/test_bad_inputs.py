@@ -264,8 +264,8 @@ def _one(name: str, content: str = "x") -> Callable[[Path, Path], None]:
     return lambda place, folder: (folder / name).write_text(content) and None
 
 
-# name -> the words ({0}: a place with a model, a bundle, and data.jsonl; {1}: an empty folder), what
-# the line must name, and what is in the folder if it is not empty
+# name -> the words ({0}: a place with a model, a bundle, and data.jsonl; {1}: an empty folder),
+# what the line must name, and what is in the folder if it is not empty
 DATA = "--data {0}/data.jsonl"
 OTHERS: dict[str, tuple[Any, ...]] = {
     "eval: no bundle": (f"eval {{1}}/none {DATA}", "directory that prune wrote"),
@@ -333,7 +333,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "bench: rounds": ("bench {0}/bundle --rounds 1", "--help"),
     "report: no bundle": ("report {1}/none", "directory that prune wrote"),
     "report: broken": ("report {1}/bad", "not valid JSON", _text("report.json", "{")),
-    "report: of others": ("report {1}/bad", "can show", _text("report.json", '{"task": 7}')),
+    "report: of others": ("report {1}/bad", "can show", _text("report.json", '{"budget": 7}')),
     "report: nothing compared": ("report {0}/bundle --compared {1}/none", "what compare wrote"),
     "explain: no bundle": ("explain {1}/none text", "directory that prune wrote"),
     "explain: no text": ("explain {0}/bundle", "give a text"),
@@ -376,7 +376,11 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "sweep: no file": ("sweep {1}/none.toml --out {1}/out", "none.toml"),
     "push: no bundle": ("push {1}/none me/it", "directory that prune wrote"),
     "push: not pruned": ("push {0}/model me/it", "directory that prune wrote"),
-    "demo: a full directory": ("demo --out {1}", "--overwrite", _one("thesis.tex")),
+    "demo: a full directory": (
+        "demo --out {1}",
+        "--overwrite",
+        lambda place, folder: save_model(folder / "dense"),
+    ),
     "families: an option": ("families --colour", "--help"),
     "plan show: none": ("plan show {1}/none.json", "plan: "),
     "plan show: deep": ("plan show {1}/x.json", "nests too deeply", _one("x.json", "[" * 10**5)),

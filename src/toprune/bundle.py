@@ -37,7 +37,12 @@ class Bundle:
     def save(self, folder: str | Path) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder)
+        from safetensors import SafetensorError
+
+        try:
+            self.model.save_pretrained(folder)
+        except SafetensorError as error:  # what an OSError becomes on its way through Rust
+            raise UserError(f"cannot write weights into {folder} ({error})") from error
         for weights in folder.glob("*.safetensors"):  # written for the owner's eyes alone; a bundle
             shutil.copymode(folder / "config.json", weights)  # is served by another user
         self.tokenizer.save_pretrained(folder)

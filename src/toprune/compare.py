@@ -78,6 +78,7 @@ def compare(
     runs = planned(methods, budgets, seeds)
     if timed and processes().num_processes > 1:
         raise UserError("times are taken by one process alone; do that afterwards, with --time")
+    read_config(model)  # or one line, before the first of the runs is told of
     comparison = Comparison(Path(out), subject, runs)
     go_on([comparison], engine, say)
     if timed:

@@ -36,15 +36,20 @@ def answers_of(
             found = ask(model, task, batch)[0].numpy(force=True)
             for row, one in zip(rows, found, strict=True):
                 length = tokens_in(features[row])
-                out[row] = one[:length].copy() if by_token(task) else one
-                if not np.isfinite(out[row]).all():
-                    raise UserError(
-                        f"the model's answer to row {row + 1} is not a number (NaN or infinite); "
-                        "check the weights"
-                    )
+                own = one[:length].copy() if by_token(task) else one
+                out[row] = finite(own, f"row {row + 1}")
             advance(len(rows))
     model.train(training)
     return out
+
+
+def finite(said: np.ndarray, to: str) -> np.ndarray:
+    """What a model says, if these are numbers: nothing else may become an answer."""
+    if not np.isfinite(said).all():
+        raise UserError(
+            f"the model's answer to {to} is not a number (NaN or infinite); check the weights"
+        )
+    return said
 
 
 def entering(

@@ -19,6 +19,7 @@ from toprune.attachment import Drop, Follow, Run, attach, attach_policy, attache
 from toprune.bundle import Bundle
 from toprune.data import as_words
 from toprune.errors import UserError
+from toprune.evaluation import finite
 from toprune.explanation import Explained, Explanation, Ranking, Token, Window
 from toprune.families import has_segments, max_positions
 from toprune.heads import ask
@@ -132,6 +133,8 @@ class Spelled(Texts):
         return self._tokenizer.encode_batch(chunk)  # the fast way forgets where tokens stand
 
     def _row(self, encoding: Encoding, text: int, begun: dict[int, Any]) -> Row:
+        if len(encoding.tokens) != len(encoding.ids):
+            raise UserError("tokenizer.json has special tokens without names; use the model's own")
         self.spelled.append(encoding)
         return super()._row(encoding, text, begun)
 
@@ -231,7 +234,8 @@ def _spell(spelled: Encoding, words: list[str] | None) -> list[Token]:
 def _outputs(model: Any, task: Task, batch: dict[str, Tensor]) -> np.ndarray:
     """(C,), or (n, C) of a head that answers by token; as attached."""
     with torch.inference_mode():
-        return ask(model.eval(), task, batch)[0][0].numpy(force=True)
+        said = ask(model.eval(), task, batch)[0][0].numpy(force=True)
+    return finite(said, "the text")
 
 
 def _answers(bundle: Bundle, outputs: list[np.ndarray], read: Reading) -> list[dict[str, Any]]:

@@ -64,10 +64,10 @@ def workplace(out: Path, *, resume: bool) -> Iterator[Path]:
     state.wait_for_everyone()
     try:
         yield work
-    except UserError:
+    except (UserError, OSError):  # of which the second is mostly a full disk
         is_trained = any(work.rglob("checkpoint-*"))
         if fresh and not is_trained and state.is_main_process:
-            shutil.rmtree(work)
+            shutil.rmtree(work, ignore_errors=True)
         raise
 
 
