@@ -43,7 +43,7 @@ ROUND |= {"links": 2, "names of files": 2}
 
 
 def kind_of(number: int) -> str:
-    from fuzzing import KINDS
+    from fuzzing import KINDS  # pyright: ignore[reportMissingImports]
 
     order = [kind for kind in KINDS for _ in range(ROUND.get(kind, 1))]
     return order[number % len(order)]
@@ -51,7 +51,7 @@ def kind_of(number: int) -> str:
 
 def tried(numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
     """What came of these cases."""
-    from fuzz_case import Hang, Watch, make_victim, run_case
+    from fuzz_case import Hang, Watch, make_victim, run_case  # pyright: ignore[reportMissingImports]
     from toprune import intervals
     from toprune.terminal import hush
 
@@ -87,7 +87,7 @@ class Worker:
 
     def start(self) -> None:
         words = [sys.executable, __file__, "--worker", *map(str, _ends(self.numbers))]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=open('/tmp/fuzz_worker.err','ab'))
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def results(self) -> Iterator[dict[str, Any]]:
         """Of the next case; empty when there is none left."""
@@ -151,9 +151,10 @@ def bundles(count: int, workers: int) -> dict[str, Any]:
 
 def texts(count: int) -> dict[str, Any]:
     """How far the answer to a text alone is from that among the others."""
-    from hostile import LONGEST, hostile_texts
+    from hostile import LONGEST, hostile_texts  # pyright: ignore[reportMissingImports]
     from toprune import Runner
     from toprune.export import export
+    from toprune.run.sheet import Precision
 
     drawn = [*hostile_texts(count - 1, SEED), ("ten megabytes", "w1 " * (LONGEST // 3))]
     order = np.random.default_rng(SEED).permutation(len(drawn))
@@ -165,10 +166,11 @@ def texts(count: int) -> dict[str, Any]:
         export(made / "classify", int8=True)
         # int8 measures the numbers of a whole batch to round them: neighbours count, unless each
         # text is a batch of its own.
-        for precision, budget in (("fp32", 2048), ("int8", 1), ("int8", 2048)):
+        ways: list[tuple[Precision, int]] = [("fp32", 2048), ("int8", 1), ("int8", 2048)]
+        for precision, budget in ways:
             run = Runner(made / "classify", precision=precision, batch_tokens=budget)
             name = precision if budget > 1 else f"{precision}, one text a batch"
-            off: Counter[str] = Counter()
+            off = dict.fromkeys((kind for kind, _ in given), 0.0)
             for start in range(0, len(given), TOGETHER):
                 some = given[start : start + TOGETHER]
                 together = run(text for _, text in some)

@@ -1,6 +1,6 @@
 """Six runs of a sweep, in turn and on Ray: are the files the same, and what is won?
 
-    python benchmarks/sweep_ray.py        # about two minutes; writes results/sweep_ray.json
+    python benchmarks/sweep_ray.py        # some minutes; writes results/sweep_ray.json
 
 A tiny BERT learns which of six marked words is in a text of noise, then `top` with two weights of
 its ranking distillation and `random` prune it to 2x and 3x. The same grid is swept in turn with one

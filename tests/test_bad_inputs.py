@@ -260,8 +260,8 @@ def _large(bundle: Path) -> None:
     os.truncate(bundle / "report.json", 500 << 20)
 
 
-def _one(name: str, content: str = "x") -> Callable[[Path, Path], None]:
-    return lambda place, folder: (folder / name).write_text(content) and None
+def _one(name: str, content: str = "x") -> Callable[[Path, Path], int]:
+    return lambda place, folder: (folder / name).write_text(content)
 
 
 # name -> the words ({0}: a place with a model, a bundle, and data.jsonl; {1}: an empty folder),

@@ -257,11 +257,12 @@ def test_a_sweep_goes_on_and_grows(fake: Fake, tmp_path: Path):
     assert of_one == [("top", "2x"), ("random", "2x"), ("top", "3x"), ("random", "3x")]
 
 
-def test_compare_goes_on_in_it(fake: Fake, tmp_path: Path):
-    sweep(grid_of("one", weights=[0.5]), out=tmp_path)
+def test_compare_goes_on_in_it(fake: Fake, place: Path, tmp_path: Path):
+    model = place / "dense"
+    sweep(grid_of("one", model=model, weights=[0.5]), out=tmp_path)
     fake.asked.clear()
     names = ["top@0.50", "random", "top"]
-    compare("dense", DATA, names, ["2x"], out=tmp_path / "one", training=TRAINING)
+    compare(model, DATA, names, ["2x"], out=tmp_path / "one", training=TRAINING)
     assert fake.asked == ["one/top-2x-s0"]
 
 

@@ -6,7 +6,6 @@ run, and builds whatever sizes it reads. So names must be of files inside, code 
 model that is out of all proportion to its weights is refused before it is built.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ COUNTS = {
     "num_labels": 1 << 20,
 }
 SPARE = 1 << 26  # numbers that a model may have beyond the bytes of its files: a new head, a pooler
+LARGEST = 1e6  # of a weight; sums of products of a thousand such are still numbers in 32 bits
 ANEW = "get the model anew"
 
 
@@ -79,19 +79,22 @@ def check_size(folder: Path, make: Callable[[Any], Any], config: Any) -> None:
 
 
 def check_finite(model: Any, source: str | Path) -> None:
-    """Refuse weights that are no numbers, before they choose tokens.
+    """Refuse weights that are no numbers, or so large that what they make is none.
 
-    Where is the cheapest place to look? A state that is NaN spreads: softmax takes it from one
-    token to all that attend to it, so from any layer it reaches the answer, and answers are checked
-    (`Runner`, `evaluation.answers_of`). Scores alone can go wrong without a trace: a probe or a
-    predictor that is NaN ranks clean states at random, and the answer looks like any other. So
-    numbers of a plan are checked when it is read (`plan.MAX_WEIGHT`), weights here, once, which
-    is also before they go into an ONNX graph, and scores where torch ranks by them (`Follow`),
-    which costs nothing beside a layer. The graph itself has no check: it would be paid for in
-    every layer of every call, for what cannot happen with weights that passed here.
+    Where is the cheapest place to look? Not at the answer alone. In the ONNX graph a state that is
+    NaN spreads, softmax takes it to all who attend, and reaches the answer, which is checked
+    (`Runner`, `evaluation.finite`). But a probe or a predictor that is NaN ranks clean states at
+    random, and torch's fused attention reads a row of nothing but NaN as a token that sees nobody:
+    zeros, and an answer like any other. So a plan's numbers are checked when it is read
+    (`plan.MAX_WEIGHT`), weights here, once, which is before they go into a graph, too, and scores
+    where torch ranks by them (`Follow`), which is nothing beside a layer. The graph has no check
+    of its own: it would be paid for in every layer of every call.
     """
-    for name, weight in model.state_dict().items():
-        if weight.is_floating_point() and not math.isfinite(weight.sum(dtype=torch.float64)):
+    for name, weight in model.named_parameters():
+        if weight.numel() == 0:
+            continue
+        low, high = weight.detach().aminmax()  # NaN if one of them is
+        if not (low >= -LARGEST and high <= LARGEST):
             raise UserError(f"{name} in {source} is not a number (NaN or infinite); {ANEW}")
 
 

@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -27,6 +28,8 @@ class OneLine(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        if isinstance(sys.stdout, TextIOWrapper):  # texts hold what no terminal can show
+            sys.stdout.reconfigure(errors="backslashreplace")
         extra |= {"prog_name": "toprune", "standalone_mode": False}
         try:
             with warnings.catch_warnings():
