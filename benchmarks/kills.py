@@ -1,10 +1,10 @@
-"""Runs that are killed by SIGKILL at random moments of training, caching, writing and exporting, and
-resumed: is the bundle old or new at any moment, and the end the same as without?
+"""Runs that are killed by SIGKILL at random moments of training, caching, writing and exporting,
+and resumed: is the bundle old or new at any moment, and the end the same as without?
 
     python benchmarks/kills.py            # about ten minutes; writes results/kills.json
 
 A tiny model, because what matters is where a process dies: half of the deaths come at a touch of
-the file system chosen at random, half after a random time. `tests/test_kills.py` does a few of them.
+the file system chosen at random, half after a random time. `tests/test_kills.py` does a few.
 """
 
 import json

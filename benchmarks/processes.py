@@ -84,7 +84,9 @@ def main() -> None:
             sets.say(f"{name}: {found[name]}")
             shutil.rmtree(out)
     about = {"budget": BUDGET, "trained_on": PAIRS, "examples": len(reported), "seed": SEED}
-    OUT.write_text(json.dumps(about | {"runs": found, "environment": environment()}, indent=1) + "\n")
+    OUT.write_text(
+        json.dumps(about | {"runs": found, "environment": environment()}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

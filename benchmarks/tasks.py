@@ -102,8 +102,7 @@ def sentences() -> Examples:
     with them."""
     own, news = sets.train_set("stsb"), sets.train_set("mrpc")
     both = len(own) + len(news)
-    lines = gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8")
-    with lines:
+    with gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
     some = np.random.default_rng(SEED).permutation(len(every))[:both]
     captions = [every[i] for i in some]

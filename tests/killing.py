@@ -1,5 +1,5 @@
-"""Processes that die by SIGKILL at a chosen moment: at their n-th touch of the file system, which is
-where harm can be done, or after some time, in the midst of anything."""
+"""Processes that die by SIGKILL at a chosen moment: at their n-th touch of the file system, which
+is where harm can be done, or after some time, in the midst of anything."""
 
 import os
 import signal

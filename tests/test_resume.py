@@ -152,9 +152,7 @@ def test_resume_wants_the_same_run(model: Path, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", ["prune", "finetune"])
-def test_done_is_done(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
-):
+def test_done_is_done(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str):
     """Started once more with --resume, after a kill at the very end or by something that starts
     what has ended: nothing is trained, nothing is left behind, and other settings are refused."""
     training = replace(TRAINING, soft_epochs=0, hard_epochs=1, label_weight=1.0)

@@ -41,9 +41,7 @@ def test_the_new_one_takes_the_place(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_beside_the_one_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-):
+def test_killed_beside_the_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str):
     """There is one step only: before it all is old, after it all is new."""
 
     class Killed(Exception):

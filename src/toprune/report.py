@@ -159,7 +159,8 @@ def prune_report(
       `kept_i`, the share of tokens expected after it; layers count from zero |
     | provenance | method, settings, machine, versions, commit |
 
-    `prune` adds `inputs`, the names of model, data, columns and protected words; `toprune bench` adds `latency`, `toprune export --data` adds `onnx`.
+    `prune` adds `inputs`, the names of model, data, columns and protected words; `toprune bench`
+    adds `latency`, `toprune export --data` adds `onnx`.
     """
     from toprune.families import sizes_of
     from toprune.stages import settings_of as run_settings

@@ -11,7 +11,7 @@ EXCHANGE = 2  # RENAME_EXCHANGE
 
 
 def put(made: Path, place: Path) -> None:
-    """Move a directory to its place, beside which it was made; what was there is gone afterwards."""
+    """Move a directory to its place, beside which it was made; what was there is gone then."""
     if not place.exists():
         made.replace(place)
         return
