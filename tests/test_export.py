@@ -21,7 +21,7 @@ from conftest import CONFIGS, FAMILIES, make_model, make_tokenizer
 from toprune.attachment import attach, detach
 from toprune.bundle import Bundle
 from toprune.errors import UserError
-from toprune.export import export
+from toprune.export import export, parity
 from toprune.export.graph import PLAN, dense_plan, input_names, write_onnx
 from toprune.export.parity import check, draw, guarded, shapes
 from toprune.export.quantize import quantize
@@ -96,6 +96,24 @@ def test_file_gives_the_logits_of_torch(
     seed = data.draw(st.integers(0, 1000))
     found = check(model, plan, engine.run, LIMIT, seed=seed, cases=[(lengths, padded)])
     assert found.worst <= 1
+
+
+def test_a_case_that_is_all_rounding_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn anew where torch itself is unsure; where it is not, the file is at fault."""
+    model, plan, engine = exported("bert", "probe", "plain")
+    wrong = iter([1e-3])
+
+    def once(feeds: dict[str, np.ndarray]) -> np.ndarray:
+        return engine.run(feeds) + next(wrong, 0)
+
+    with pytest.raises(UserError, match="differs from torch by"):
+        check(model, plan, once, LIMIT, cases=[([9], 9)])
+    monkeypatch.setattr(parity, "_exact", lambda *given: np.full((1, 2), 7.0))
+    wrong = iter([1e-3])
+    assert check(model, plan, once, LIMIT, cases=[([9], 9)]).redrawn == 1
+    wrong = iter([1e-3] * parity.DRAWS)
+    with pytest.raises(UserError, match="differs from torch by"):
+        check(model, plan, once, LIMIT, cases=[([9], 9)])
 
 
 @pytest.mark.parametrize("score", ["received", "probe"])

@@ -2,9 +2,12 @@
 
 Two roundings can order two tokens differently whose scores are all but equal; then both runs are
 right and differ. So a batch in which some step had to choose between such tokens proves nothing
-and is drawn anew; every batch that counts must agree.
+and is drawn anew; every batch that counts must agree. Nor does one prove anything to which torch
+itself, asked with twice the digits, gives another answer: some random texts come out of a layer
+norm as nothing but rounding.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toprune.attachment import Drop, Follow, attach_policy, detach
+from toprune.attachment import Drop, Follow, attach, attach_policy, detach
 from toprune.errors import UserError
 from toprune.export.graph import input_names
 from toprune.families import family_named, image_shape
@@ -74,7 +77,7 @@ class _Watched(Follow):
 class Parity:
     batches: int
     worst: float  # difference of logits, in units of TOLERANCE
-    redrawn: int  # batches with a choice too close to call
+    redrawn: int  # batches with a choice too close to call, or that are all rounding
 
     @property
     def difference(self) -> float:
@@ -120,24 +123,53 @@ def check(
     cases = cases or cases_of(model.config, max_length)
     worst, redrawn = 0.0, 0
     for lengths, padded in cases:
-        feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded, names, outputs)
-        redrawn += again
-        found = engine(feeds)
-        if found.shape != wanted.shape or not np.isfinite(found).all():
-            story = "NaN" if not np.isfinite(found).all() else f"an answer of shape {found.shape}"
-            raise UserError(f"the ONNX file gives {story} for lengths {lengths}; not written")
         alive = _alive(lengths, padded)
-        where, told, right = _lines(found, wanted, alive)  # (lines,), (lines, C) twice
-        off = np.abs(told - right) / _scale(right) / TOLERANCE
-        worst = max(worst, float(off.max()))
-        if off.max() > 1 or _other_answer(found, wanted, alive, outputs):
-            row = int(where[off.max(1).argmax()])
-            raise UserError(
-                f"the ONNX file differs from torch by {float(off.max()) * TOLERANCE:.1e} for a "
-                f"text of {lengths[row]} tokens (batch of lengths {lengths}, padded to {padded}); "
-                "not written; please report this"
-            )
+        for left in reversed(range(DRAWS)):
+            feeds, wanted, again = _clear_case(model, plan, rng, lengths, padded, names, outputs)
+            redrawn += again
+            found = engine(feeds)
+            if found.shape != wanted.shape or not np.isfinite(found).all():
+                finite = np.isfinite(found).all()
+                story = f"an answer of shape {found.shape}" if finite else "NaN"
+                raise UserError(f"the ONNX file gives {story} for lengths {lengths}; not written")
+            off, row = _off(found, wanted, alive)
+            if off <= 1 and not _other_answer(found, wanted, alive, outputs):
+                worst = max(worst, off)
+                break
+            if not left or _off(_exact(model, plan, feeds, outputs), wanted, alive)[0] < 0.5:
+                raise UserError(
+                    f"the ONNX file differs from torch by {off * TOLERANCE:.1e} for a text of "
+                    f"{lengths[row]} tokens (batch of lengths {lengths}, padded to {padded}); "
+                    "not written; please report this"
+                )
+            redrawn += 1
     return Parity(len(cases), worst, redrawn)
+
+
+def _off(found: np.ndarray, wanted: np.ndarray, alive: np.ndarray) -> tuple[float, int]:
+    """(largest difference in units of TOLERANCE, the example that has it)"""
+    where, told, right = _lines(found, wanted, alive)  # (lines,), (lines, C) twice
+    off = np.abs(told - right) / _scale(right) / TOLERANCE
+    return float(off.max()), int(where[off.max(1).argmax()])
+
+
+def _exact(
+    model: Any, plan: Plan, feeds: dict[str, np.ndarray], outputs: Sequence[str]
+) -> np.ndarray:
+    """The outputs in float64, of a copy that is gone afterwards."""
+    double = copy.deepcopy(model).double().eval()
+    attach(double, plan)
+    given = {name: torch.from_numpy(x) for name, x in feeds.items()}
+    if INPUT in given:
+        given[INPUT] = given[INPUT].double()
+    with torch.inference_mode():
+        return _joined(double(**given), outputs)
+
+
+def _joined(out: Any, outputs: Sequence[str]) -> np.ndarray:
+    """One array; two outputs are two columns."""
+    parts = [getattr(out, name).numpy(force=True) for name in outputs]
+    return parts[0] if len(parts) == 1 else np.stack(parts, -1)
 
 
 def _lines(
@@ -198,8 +230,7 @@ def _clear_case(
                 given = {name: torch.from_numpy(x) for name, x in feeds.items()}
                 out = model(**given)
             if watched.gap > CLOSE:
-                parts = [getattr(out, name).numpy(force=True) for name in outputs]
-                return feeds, parts[0] if len(parts) == 1 else np.stack(parts, -1), thrown
+                return feeds, _joined(out, outputs), thrown
     finally:
         detach(model).train(training)
     raise UserError(
