@@ -101,7 +101,7 @@ def test_file_gives_the_logits_of_torch(
 def test_a_case_that_is_all_rounding_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn anew where torch itself is unsure; where it is not, the file is at fault."""
     model, plan, engine = exported("bert", "probe", "plain")
-    wrong = iter([1e-3])
+    wrong = iter([1.0])
 
     def once(feeds: dict[str, np.ndarray]) -> np.ndarray:
         return engine.run(feeds) + next(wrong, 0)
@@ -109,9 +109,9 @@ def test_a_case_that_is_all_rounding_proves_nothing(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match="differs from torch by"):
         check(model, plan, once, LIMIT, cases=[([9], 9)])
     monkeypatch.setattr(parity, "_exact", lambda *given: np.full((1, 2), 7.0))
-    wrong = iter([1e-3])
+    wrong = iter([1.0])
     assert check(model, plan, once, LIMIT, cases=[([9], 9)]).redrawn == 1
-    wrong = iter([1e-3] * parity.DRAWS)
+    wrong = iter([1.0] * parity.DRAWS)
     with pytest.raises(UserError, match="differs from torch by"):
         check(model, plan, once, LIMIT, cases=[([9], 9)])
 
