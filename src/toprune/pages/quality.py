@@ -32,7 +32,7 @@ def verdict(report: Report) -> str:
         return f"The pruned model is worse than the dense one: {told}."
     if found["low"] > 0:
         return f"The pruned model is better than the dense one: {told}."
-    return f"The pruned model cannot be told apart from the dense one on these examples: {told}."
+    return f"These examples prove no difference to the dense model, nor that there is none: {told}."
 
 
 def quality(report: Report) -> str:
