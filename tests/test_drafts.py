@@ -56,3 +56,10 @@ def test_what_goes_wrong_leaves_what_was_there(tmp_path: Path):
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_not_lost_where_a_directory_stands(tmp_path: Path):
+    (tmp_path / "thing").mkdir()
+    with pytest.raises(OSError, match="directory"), draft(tmp_path / "thing") as made:
+        made.write_text("a file")
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]

@@ -22,7 +22,7 @@ def draft(path: Path) -> Iterator[Path]:
         try:
             own.replace(path)
         except OSError:
-            if not path.is_dir():
+            if not (own.is_dir() and path.is_dir()):
                 raise
     finally:
         if own.is_dir():

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
 
+from toprune.drafts import draft
 from toprune.errors import UserError
 from toprune.reading import parse_json, read_text
 
@@ -232,13 +233,8 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file whole or not at all."""
-        path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            draft.write_text(self.to_json(), encoding="utf-8", newline="\n")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        with draft(Path(path)) as made:
+            made.write_text(self.to_json(), encoding="utf-8", newline="\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from toprune.attachment import Follow, attached
 from toprune.cost import expected_share, reduction
+from toprune.drafts import draft
 from toprune.errors import UserError
 from toprune.evaluation import distance, said_to
 from toprune.families import sizes_of
@@ -220,9 +221,8 @@ class Schedules:
 
         def search() -> None:
             lines = ",\n".join(json.dumps(vars(member)) for member in self.evolved())
-            draft = path.with_name(f".{path.name}")
-            draft.write_text(f"[\n{lines}\n]\n")
-            draft.replace(path)
+            with draft(path) as made:
+                made.write_text(f"[\n{lines}\n]\n")
 
         once(path, search)
         members = json.loads(path.read_text())

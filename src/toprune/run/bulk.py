@@ -1,7 +1,6 @@
 """Bulk work: a file of texts in, a file of answers out, in memory that does not grow with it."""
 
 import json
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toprune.columns import Columns, choose_columns
 from toprune.data import as_words
+from toprune.drafts import draft
 from toprune.errors import UserError
 from toprune.images import as_image, no_file
 from toprune.labels import as_text, name_rows
@@ -153,9 +153,8 @@ def write_lines(
     whole. Returns the number of lines."""
     count = 0
     empty: list[int] = []
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8", newline="\n") as file:
+        with draft(out) as made, made.open("w", encoding="utf-8", newline="\n") as file:
             for lines, left_out in answered:
                 empty += left_out
                 for line in lines:
@@ -163,13 +162,10 @@ def write_lines(
                     count += 1
                     if progress is not None:
                         progress(1)
-        draft.replace(out)
     except OSError as error:
         raise UserError(
             f"cannot write {out} ({error.strerror or error}); choose another place"
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
     if empty:
         warnings.warn(f"no text in {name_rows(sorted(empty))}: left out", stacklevel=1)
     return count
