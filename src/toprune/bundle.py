@@ -18,7 +18,13 @@ from toprune.run.sheet import MAX_LENGTH
 from toprune.tasks import Embed, Task, task_for
 
 # What is read of a report beside its page: how the model reads texts and what it says of them.
-USED: dict[str, type] = {"task": str, "task_settings": dict, "max_length": int, "glue": str}
+USED: dict[str, type] = {
+    "task": str,
+    "task_settings": dict,
+    "max_length": int,
+    "glue": str,
+    "provenance": dict,
+}
 
 
 @dataclass
