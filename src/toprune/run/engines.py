@@ -45,6 +45,8 @@ class OnnxRuntime:
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.enable_mem_pattern = False  # it keeps a plan for every shape it has ever seen
+        # Idle threads would go on spinning after a call, on cores that another session wants.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 4  # what goes wrong is raised; once is enough
         try:
             # Its own second attempt would begin with several lines on stdout.
