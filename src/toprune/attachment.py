@@ -88,9 +88,10 @@ class Follow:
         self.steps = {step.layer: step for step in plan.steps}
         self.final = max(self.steps, default=-1)
         self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
+        self.ranked: tuple[Tensor, Tokens] | None = None  # scores (B, K) of whom, at the first step
 
     def begin(self) -> None:
-        pass
+        self.ranked = None
 
     def scored(self, layer: int) -> bool:
         if self.plan.score == "accumulated":
@@ -139,6 +140,8 @@ class Follow:
             rank, rows = tokens.rank, state.shape[1]
         else:
             scores = self.scores(layer, state, received, tokens)
+            if self.ranked is None and torch.is_grad_enabled():  # for who trains a ranking
+                self.ranked = scores, tokens
             _check_finite(scores, tokens, layer)
             if step.threshold is not None:
                 high = tokens.alive & (tokens.protected | (scores >= step.threshold))

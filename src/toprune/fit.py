@@ -17,12 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from toprune.attachment import Follow, attached
 from toprune.batching import Buckets
 from toprune.encode import Collate, tokens_in
 from toprune.errors import UserError
 from toprune.heads import ask
 from toprune.learn import Learn
-from toprune.losses import RANK_LOSSES
+from toprune.losses import RANK_LOSSES, Ranking
 from toprune.processes import ON_CPU, backend, processes, share_of
 from toprune.tasks import Task
 from toprune.teacher import first_states
@@ -71,9 +72,11 @@ class Learner(nn.Module):
         state_weight: float = 0.0,
         dropout: bool = True,
         policy: Learn | None = None,
+        ranking: Ranking | None = None,
     ):
+        """`ranking`: with which answers that a token is are kept from being dropped."""
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.ranking = dropout, ranking
         self.model, self.task, self.policy = model, task, policy
         self.selector = policy.selector if policy is not None else None
         self.label_weight, self.state_weight = label_weight, state_weight
@@ -105,12 +108,26 @@ class Learner(nn.Module):
             terms["state"] = self.state_weight * gap
         if teacher_logits is not None:
             terms["distill"] = self.task.distill_loss(logits, teacher_logits, mask)
+            if self.ranking is not None:
+                terms |= self._ranked(self.ranking, teacher_logits, mask)
         if labels is not None and self.label_weight > 0:
             terms["label"] = self.label_weight * self.task.label_loss(logits, labels, mask)
         if self.policy is not None:
             terms |= self._selection(self.policy, teacher_scores)
         self.parts = {name: float(term.detach()) for name, term in terms.items()}
         return {"loss": torch.stack(list(terms.values())).sum(), "logits": logits}
+
+    def _ranked(self, loss: Ranking, teacher: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Tokens that the dense model would answer with must rank high where ranks are for good:
+        no gradient of the answer tells of one that was dropped."""
+        run, share = attached(self.model), self.task.own_share(teacher, mask)
+        if run is None or share is None or not isinstance(run.policy, Follow):
+            return {}
+        if run.policy.ranked is None:
+            return {}
+        scores, tokens = run.policy.ranked
+        live = tokens.alive & ~tokens.protected
+        return {"rank": loss(scores, share.gather(1, tokens.index), live)}
 
     def _selection(self, policy: Learn, teacher_scores: Tensor | None) -> dict[str, Tensor]:
         terms = {"penalty": policy.selector.penalty()}

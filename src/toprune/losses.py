@@ -4,9 +4,13 @@ All three kinds take the student's scores x (B, K) as logs (so that differences 
 whatever the length), the teacher's t (B, K) for the same tokens, and which rows count (B, K).
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Ranking = Callable[[Tensor, Tensor, Tensor], Tensor]  # x, t, live
 
 RELEVANCE = 5.0  # relevance of the teacher's best token; gain 2^y - 1 as in search evaluation
 

@@ -27,6 +27,7 @@ from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.heads import restore_of
+from toprune.losses import Ranking
 from toprune.plan import Plan, Restore, Score, probe_of
 from toprune.probe import fit_probes
 from toprune.processes import processes
@@ -146,6 +147,7 @@ class Outcome:
     expected: float | None  # reduction that was expected before repair; None: nothing was learned
     log: list[dict[str, float]]
     found: dict[str, Any] = field(default_factory=dict[str, Any])  # more for the report
+    ranking: Ranking | None = None  # to be trained beside the weights, where answers are tokens
 
 
 def run(job: Job, *, resume: bool = False) -> Outcome:
@@ -155,7 +157,7 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     job.training = shared_out(job.training, job.method.STAGES)
     outcome = job.method.learn(job, resume=resume)
     if job.training.hard_epochs > 0:
-        outcome.log += _hard(job, outcome.plan, resume=resume)
+        outcome.log += _hard(job, outcome, resume=resume)
         if outcome.plan.adaptive:  # other weights, other scores
             texts = job.some(CALIBRATION_TEXTS)
             outcome.plan = meet(job.model, outcome.plan, texts, job.budget)
@@ -308,7 +310,12 @@ def soft_stage(
     return Outcome(replace(plan, provenance={}), note["expected"], note["log"])
 
 
-def learner_of(job: Job, policy: Any = None, kind: Callable[..., Learner] = Learner) -> Learner:
+def learner_of(
+    job: Job,
+    policy: Any = None,
+    kind: Callable[..., Learner] = Learner,
+    ranking: Ranking | None = None,
+) -> Learner:
     training = job.training
     return kind(
         job.model,
@@ -317,16 +324,17 @@ def learner_of(job: Job, policy: Any = None, kind: Callable[..., Learner] = Lear
         state_weight=training.state_weight,
         dropout=training.dropout,
         policy=policy,
+        ranking=ranking,
     )
 
 
-def _hard(job: Job, plan: Plan, *, resume: bool) -> list[dict[str, float]]:
+def _hard(job: Job, outcome: Outcome, *, resume: bool) -> list[dict[str, float]]:
     """Fine-tune with tokens truly gone: what is trained is what will run."""
     collate = taught(job)
     torch.manual_seed(job.training.seed)
-    attach(job.model, plan)
+    attach(job.model, outcome.plan)
     return train(
-        learner_of(job),
+        learner_of(job, ranking=outcome.ranking),
         job.read,
         collate,
         job.training,

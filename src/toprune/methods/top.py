@@ -20,6 +20,7 @@ from toprune.cost import Sizes, expected_share
 from toprune.errors import UserError
 from toprune.families import sizes_of
 from toprune.learn import Learn
+from toprune.losses import RANK_LOSSES, Ranking
 from toprune.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
 from toprune.projection import shift_to
 from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, shared_out, soft_stage
@@ -54,7 +55,7 @@ class Top:
             return Outcome(calibrated(job), None, [])
         if job.restore == "last":
             job.training = shared_out(job.training, ("hard",))
-            return Outcome(calibrated(job), None, [])
+            return Outcome(calibrated(job), None, [], ranking=self._ranking())
         sizes = sizes_of(job.model)
 
         def begin() -> Learn:
@@ -78,6 +79,13 @@ class Top:
             return _in_reach(job, policy.selector), expected
 
         return soft_stage(job, begin, end, resume=resume)
+
+    def _ranking(self) -> Ranking | None:
+        """The ranking distillation, for a hard stage that no soft one went before."""
+        if self.distill == "none":
+            return None
+        loss = RANK_LOSSES[self.distill]
+        return lambda x, t, live: self.distill_weight * loss(x, t, live, self.top_k)
 
     def _ranked_at(self, shape: Plan) -> "Top":
         """Prune from where the starting shape does. A score that ranks once ranks at the first
