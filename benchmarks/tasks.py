@@ -80,8 +80,16 @@ def asked_anew() -> Examples:
 def squad2() -> tuple[Examples, Examples]:
     """The same questions, half of them also asked of another paragraph of their article that does
     not hold the answer: made, not asked by people, and easier than the official ones."""
-    parts = [unanswerable(part, 0.5, SEED) for part in _shifts()]
-    return _joined(parts), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+    return _with_none(_shifts()), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+
+
+def asked_anew2() -> Examples:
+    """As many other questions, made so as well."""
+    return _with_none(_shifts(slice(1400, 2800)))
+
+
+def _with_none(parts: list[Examples]) -> Examples:
+    return _joined([unanswerable(part, 0.5, SEED) for part in parts])
 
 
 def _shifts(which: slice = slice(1400)) -> list[Examples]:
@@ -154,7 +162,18 @@ RUNS = {
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
     "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1.75, dense=2, unseen=asked_anew),
-    "squad2": Run("answer", squad2, ("1.7x",), 384, 0.25, 1, dense=2, settings={"no_answer": True}),
+    "squad2": Run(
+        "answer",
+        squad2,
+        ("1.7x",),
+        384,
+        0.25,
+        1,
+        dense=1,
+        start="squad",
+        unseen=asked_anew2,
+        settings={"no_answer": True},
+    ),
     "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2),
     "mrpc-mpnet": Run(
         "classify",

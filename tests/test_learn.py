@@ -24,9 +24,9 @@ from toprune.cost import expected_share
 from toprune.families import sizes_of
 from toprune.fit import FitTrainer, Learner, Training
 from toprune.learn import Learn
-from toprune.losses import lambda_loss
+from toprune.losses import Ranking, lambda_loss
 from toprune.methods.top import Selector, Top
-from toprune.tasks import Classify, Tags
+from toprune.tasks import Answer, Classify, Tags
 from toprune.tokens import Tokens
 
 TEXTS = [random_text(n, n) for n in (24, 7, 15, 2)]
@@ -228,6 +228,68 @@ def test_learner_of_a_head_that_reads_all_teaches_every_live_token() -> None:
     torch.testing.assert_close(loss, expected)
     spoiled = teacher + 9 * (1 - batch["attention_mask"])[..., None]
     torch.testing.assert_close(learner(teacher_logits=spoiled, **batch)["loss"], expected)
+
+
+ASKED = [[*text[:3], SEP, *text[3:]] for text in TEXTS[:3]]  # a question of two words, a context
+
+
+def answering(ranking: Ranking | None) -> tuple[Learner, dict[str, Tensor], Tensor]:
+    """A reader of answers that keeps a third of its tokens, and what to teach it."""
+    model = make_model("bert", head="answer")
+    plan = make_plan("bert", (1, "1/3"), score="probe", restore="last", protect_until=SEP)
+    learner = Learner(attach(model, plan), Answer(), label_weight=0.0, ranking=ranking)
+    teacher = torch.randn(3, 25, 2, generator=torch.Generator().manual_seed(3)) * 3
+    return learner, pad(ASKED), teacher
+
+
+def kept_answers(learner: Learner, batch: dict[str, Tensor], teacher: Tensor) -> float:
+    """Share of the probability that the teacher gives to tokens that stay."""
+    learner(teacher_logits=teacher, **batch)
+    run = attached(learner.model)
+    assert run is not None
+    tokens, share = run.at[2], Answer().own_share(teacher, batch["attention_mask"])
+    assert tokens is not None
+    shares = share.exp() * batch["attention_mask"]
+    return float((shares.gather(1, tokens.index) * tokens.alive).sum() / shares.sum())
+
+
+def test_answers_learn_to_stay_where_the_ranking_is_distilled() -> None:
+    """The loss of the answers alone says nothing of a token that was dropped. By hand: the term is
+    the ranking loss of the scores at the first step, over tokens that may leave."""
+    found = {}
+    for name, ranking in (("with", lambda_loss), ("without", None)):
+        learner, batch, teacher = answering(ranking)
+        before = kept_answers(learner, batch, teacher)
+        weights = [p for p in learner.model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(weights, lr=3e-3)
+        for _ in range(40):
+            optimizer.zero_grad()
+            learner(teacher_logits=teacher, **batch)["loss"].backward()
+            optimizer.step()
+        found[name] = kept_answers(learner, batch, teacher) - before
+        assert ("rank" in learner.parts) == (ranking is not None)
+    assert found["with"] > 0.2
+    assert found["with"] > found["without"] + 0.1
+
+
+def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
+    seen = []
+
+    def listen(x: Tensor, t: Tensor, live: Tensor) -> Tensor:
+        seen.append((x.detach(), t, live))
+        return x.sum() * 0
+
+    learner, batch, teacher = answering(listen)
+    learner(teacher_logits=teacher, **batch)
+    (x, t, live), plan = seen[0], attached(learner.model).policy.plan  # type: ignore[union-attr]
+    dense = make_model("bert", head="answer")
+    share = Answer().own_share(teacher, batch["attention_mask"])
+    for b, text in enumerate(ASKED):
+        n = len(text)
+        state = states(dense, pad([text]))[1][0]
+        torch.testing.assert_close(x[b, :n], state @ torch.tensor(plan.probe), atol=1e-4, rtol=0)
+        torch.testing.assert_close(t[b, :n], share[b, :n])
+        assert live[b].tolist() == [3 < i < n for i in range(25)]  # not the question
 
 
 def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
