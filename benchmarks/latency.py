@@ -272,6 +272,8 @@ def table(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
             pairs += [(f"{who} int8", "dense int8", flops[who]) for who in plans]
             pairs += [(f"{who} int8", base, None) for who in plans]
             pairs += [(name, base, None) for name in (*DENSE, "dense int8") if name != base]
+            slower = [name for name in DENSE if name != base]
+            pairs += [(f"{who} fp32", name, None) for who, name in product(plans, slower)]
             rows.append({"length": length, "threads": threads} | row_of(times, base, pairs))
             tell(rows[-1], f"{length} tokens, {threads} thread(s)")
     return rows
@@ -370,6 +372,8 @@ def ragged(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
         pairs += [(f"{me}, ragged", f"{me}, row by row", None)]
     met = {(who, over) for who, over, _ in pairs}
     pairs += [(who, base, None) for who in runs if who != base and (who, base) not in met]
+    slower = [name for name in rivals if name != base]
+    pairs += [(f"{who} fp32, ragged", name, None) for who, name in product(pruned, slower)]
     row = {"lengths": lengths, "schedule": "strong", "threads": 1}
     row |= row_of(times, base, pairs, texts=len(lengths))
     tell(row, "eight texts of 128 to 40 tokens, 1 thread")

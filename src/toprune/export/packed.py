@@ -158,7 +158,7 @@ class PackedRun:
         """(B, D): the first token of each example reads all the others; exact and almost free."""
         own = x[self.layout.first]
         seen = self.family.before_attention(module, own)
-        q = self._heads(self.queries[i](seen)).unsqueeze(2)  # (B, H, 1, d)
+        q = self._heads(self.queries[i], seen).unsqueeze(2)  # (B, H, 1, d)
         where = self._places()
         if self.family.rotary is not None:
             q = rotate(q, *self.family.rotary(self.base, module, where[:, :1]))
@@ -251,14 +251,16 @@ class PackedRun:
 
     # The parts of these.
 
-    def _heads(self, projected: Tensor) -> Tensor:
-        return projected.view(-1, projected.shape[-1] // self.size, self.size)  # (N, H, d)
+    def _heads(self, projection: nn.Linear, x: Tensor) -> Tensor:
+        """(N, H, d). How many heads is asked of the module: asked of a tensor's shape it would be
+        five more nodes of the graph, three times a layer."""
+        return projection(x).view(-1, projection.out_features // self.size, self.size)
 
-    def _lift(self, module: Layer, projection: Projection, x: Tensor) -> Tensor:
+    def _lift(self, module: Layer, projection: nn.Linear, x: Tensor) -> Tensor:
         """(B, H, K, d). The norm before it is traced for each of three projections; runtimes
         compute equal things once."""
-        projected = projection(self.family.before_attention(module, x))
-        return self._heads(projected)[self.layout.at].transpose(1, 2)
+        seen = self.family.before_attention(module, x)
+        return self._heads(projection, seen)[self.layout.at].transpose(1, 2)
 
     def _turned(self, module: Layer, x: Tensor) -> Tensor:
         if self.family.rotary is None:
