@@ -292,6 +292,15 @@ def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
         assert live[b].tolist() == [3 < i < n for i in range(25)]  # not the question
 
 
+def test_model_can_be_copied_after_a_pass_that_was_trained() -> None:
+    learner, batch, teacher = answering(lambda_loss)
+    learner(teacher_logits=teacher, **batch)["loss"].backward()
+    copied = copy.deepcopy(learner.model)
+    torch.testing.assert_close(
+        copied(**batch).start_logits, learner.model(**batch).start_logits, atol=0, rtol=0
+    )
+
+
 def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
     """By hand, with the one ranking of a probe: the product of the masks of a token's bin."""
     made = torch.Generator().manual_seed(1)

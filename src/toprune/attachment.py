@@ -90,6 +90,10 @@ class Follow:
         self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
         self.ranked: tuple[Tensor, Tokens] | None = None  # scores (B, K) of whom, at the first step
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts afresh, as that of a `Run` does."""
+        return vars(self) | {"ranked": None}
+
     def begin(self) -> None:
         self.ranked = None
 

@@ -121,11 +121,12 @@ class Learner(nn.Module):
         """Tokens that the dense model would answer with must rank high where ranks are for good:
         no gradient of the answer tells of one that was dropped."""
         run, share = attached(self.model), self.task.own_share(teacher, mask)
-        if run is None or share is None or not isinstance(run.policy, Follow):
+        policy = None if run is None else run.policy
+        if share is None or not isinstance(policy, Follow) or policy.ranked is None:
             return {}
-        if run.policy.ranked is None:
-            return {}
-        scores, tokens = run.policy.ranked
+        scores, tokens = policy.ranked
+        if policy.probe is None:  # shares of attention
+            scores = scores.clamp_min(1e-9).log()
         live = tokens.alive & ~tokens.protected
         return {"rank": loss(scores, share.gather(1, tokens.index), live)}
 
