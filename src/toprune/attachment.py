@@ -88,14 +88,15 @@ class Follow:
         self.steps = {step.layer: step for step in plan.steps}
         self.final = max(self.steps, default=-1)
         self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
-        self.ranked: tuple[Tensor, Tokens] | None = None  # scores (B, K) of whom, at the first step
+        # (B, K) and whose they are, at the first step of a pass that is trained
+        self.first_scores: tuple[Tensor, Tokens] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts afresh, as that of a `Run` does."""
-        return vars(self) | {"ranked": None}
+        return vars(self) | {"first_scores": None}
 
     def begin(self) -> None:
-        self.ranked = None
+        self.first_scores = None
 
     def scored(self, layer: int) -> bool:
         if self.plan.score == "accumulated":
@@ -144,8 +145,8 @@ class Follow:
             rank, rows = tokens.rank, state.shape[1]
         else:
             scores = self.scores(layer, state, received, tokens)
-            if self.ranked is None and torch.is_grad_enabled():  # for who trains a ranking
-                self.ranked = scores, tokens
+            if self.first_scores is None and torch.is_grad_enabled():  # for who trains a ranking
+                self.first_scores = scores, tokens
             _check_finite(scores, tokens, layer)
             if step.threshold is not None:
                 high = tokens.alive & (tokens.protected | (scores >= step.threshold))

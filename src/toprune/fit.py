@@ -122,9 +122,9 @@ class Learner(nn.Module):
         no gradient of the answer tells of one that was dropped."""
         run, share = attached(self.model), self.task.own_share(teacher, mask)
         policy = None if run is None else run.policy
-        if share is None or not isinstance(policy, Follow) or policy.ranked is None:
+        if share is None or not isinstance(policy, Follow) or policy.first_scores is None:
             return {}
-        scores, tokens = policy.ranked
+        scores, tokens = policy.first_scores
         if policy.probe is None:  # shares of attention
             scores = scores.clamp_min(1e-9).log()
         live = tokens.alive & ~tokens.protected
