@@ -25,7 +25,18 @@ def parts() -> dict[str, str]:
     found.sort(key=lambda run: (list(TITLES).index(run["name"]), run["budget"]["asked"]))
     lines = [HEAD, "|" + "---|" * 11, *map(_row, found)]
     commits = sorted({str(run["environment"]["commit"]) for run in found})
-    made = f"One seed each, commits {', '.join(commits)}; times: 1 thread, one text a call."
+    machines: dict[str, list[str]] = {}
+    for run in found:
+        if "latency" in run:
+            title = TITLES[run["name"]][0].partition(",")[0]
+            machines.setdefault(run["latency"]["environment"]["machine"], []).append(title)
+    timed = "; ".join(
+        f"{', '.join(dict.fromkeys(titles))} on {machine}" for machine, titles in machines.items()
+    )
+    made = (
+        f"One seed each, commits {', '.join(commits)}. Times: 1 thread, one text a call; {timed}. "
+        "Times of different machines do not compare."
+    )
     return {"tasks": "\n".join(lines) + f"\n\n{made}" if found else "No result files yet."}
 
 
