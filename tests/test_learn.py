@@ -254,8 +254,7 @@ def kept_answers(learner: Learner, batch: dict[str, Tensor], teacher: Tensor) ->
 
 
 def test_answers_learn_to_stay_where_the_ranking_is_distilled() -> None:
-    """The loss of the answers alone says nothing of a token that was dropped. By hand: the term is
-    the ranking loss of the scores at the first step, over tokens that may leave."""
+    """The loss of the answers alone says nothing of a token that was dropped."""
     found = {}
     for name, ranking in (("with", lambda_loss), ("without", None)):
         learner, batch, teacher = answering(ranking)
@@ -273,6 +272,7 @@ def test_answers_learn_to_stay_where_the_ranking_is_distilled() -> None:
 
 
 def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
+    """By hand: the scores of the first step, the dense model's shares, no token of the question."""
     seen = []
 
     def listen(x: Tensor, t: Tensor, live: Tensor) -> Tensor:
