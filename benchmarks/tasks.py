@@ -72,20 +72,20 @@ def squad() -> tuple[Examples, Examples]:
 
 
 def asked_anew() -> Examples:
-    """2,000 further questions of each source: to those that it was trained on the dense model has
+    """4,000 further questions of each source: to those that it was trained on the dense model has
     learned the answers by heart, and what it says to them is no lesson."""
-    return _joined(_shifts(slice(1400, 3400)))
+    return _joined(_shifts(slice(1400, 5400)))
 
 
 def squad2() -> tuple[Examples, Examples]:
-    """The same questions, half of them also asked of another paragraph of their article that does
-    not hold the answer: made, not asked by people, and easier than the official ones."""
-    return _with_none(_shifts()), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+    """Half of these questions, each second one also asked of another paragraph of its article
+    that does not hold the answer: made, not asked by people, and easier than the official ones."""
+    return _with_none(_shifts(slice(700))), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
 
 
 def asked_anew2() -> Examples:
-    """As many other questions, made so as well."""
-    return _with_none(_shifts(slice(1400, 2800)))
+    """Other questions, a few more, made so as well."""
+    return _with_none(_shifts(slice(1400, 2200)))
 
 
 def _with_none(parts: list[Examples]) -> Examples:
@@ -150,14 +150,14 @@ RUNS = {
     "cranfield": Run(
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
-    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 1.75, dense=2, unseen=asked_anew),
+    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 0.75, dense=2, unseen=asked_anew),
     "squad2": Run(
         "answer",
         squad2,
         ("1.7x",),
         384,
         0.25,
-        1,
+        0.75,
         dense=1,
         start="squad",
         unseen=asked_anew2,

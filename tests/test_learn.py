@@ -22,7 +22,7 @@ from toprune.attachment import Drop, attach, attach_policy, attached
 from toprune.budget import Budget, Lengths
 from toprune.cost import expected_share
 from toprune.families import sizes_of
-from toprune.fit import FitTrainer, Learner, Training
+from toprune.fit import ALL_TOKENS, FitTrainer, Learner, Training
 from toprune.learn import Learn
 from toprune.losses import Ranking, lambda_loss
 from toprune.methods.top import Selector, Top
@@ -290,6 +290,37 @@ def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
         torch.testing.assert_close(x[b, :n], state @ torch.tensor(plan.probe), atol=1e-4, rtol=0)
         torch.testing.assert_close(t[b, :n], share[b, :n])
         assert live[b].tolist() == [3 < i < n for i in range(25)]  # not the question
+
+
+def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:
+    """By hand, text by text; a token that left is nobody's business, nor is the dense model's
+    weight anything to train or to save."""
+    student, batch, teacher = answering(None)
+    dense = make_model("bert", head="answer")
+    for p in dense.parameters():
+        p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    learner = Learner(student.model, Answer(), label_weight=0.0, state_weight=3.0, dense=dense)
+    assert learner.state_dict().keys() == student.state_dict().keys()
+    learner(teacher_logits=teacher, **batch)["loss"].backward()
+    assert learner.parts.keys() == {"distill", "state"}
+    assert all(p.grad is None for p in dense.parameters())
+    plan = attached(student.model).policy.plan  # type: ignore[union-attr]
+    squares: list[list[Tensor]] = [[] for _ in range(LAYERS)]
+    for text in ASKED:
+        alone = attach(make_model("bert", head="answer"), plan)
+        got = alone(**pad([text]), output_hidden_states=True).hidden_states[1:]
+        want = dense(**pad([text]), output_hidden_states=True).hidden_states[1:]
+        run = attached(alone)
+        assert run is not None
+        for layer, (one, other) in enumerate(zip(got, want, strict=True)):
+            tokens = run.at[layer + 1]
+            assert tokens is not None
+            left = tokens.index[0].tolist()
+            stay = max(4, plan.lengths(len(text))[2])  # the question does
+            assert len(left) == (len(text) if layer < 1 else stay)
+            squares[layer].append((one[0] - other[0, left]).square().mean(1))
+    gap = torch.stack([torch.cat(layer).mean() for layer in squares]).mean()
+    assert learner.parts["state"] == pytest.approx(ALL_TOKENS * 3 * float(gap.detach()), rel=1e-4)
 
 
 def test_model_can_be_copied_after_a_pass_that_was_trained() -> None:

@@ -27,8 +27,10 @@ from toprune.losses import RANK_LOSSES, Ranking
 from toprune.processes import ON_CPU, backend, processes, share_of
 from toprune.tasks import Task
 from toprune.teacher import first_states
+from toprune.tokens import take
 from toprune.trainer_bar import Bar
 
+ALL_TOKENS = 10.0  # times the weight of states where they are those of every token that stays
 LINES = 40  # of the log, at least, where a stage has as many steps; the report draws them
 
 
@@ -44,7 +46,7 @@ class Training:
     lr_warmup: float = 0.06  # share of a stage's steps
     sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
-    state_weight: float = 10.0  # of the states of the one token that the head reads, layer by layer
+    state_weight: float = 10.0  # of the states, layer by layer, of the tokens that the head reads
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     dropout: bool = False  # while distilling: the dense model's answers are exact, noise only blurs
     max_grad_norm: float = 1.0
@@ -73,9 +75,12 @@ class Learner(nn.Module):
         dropout: bool = True,
         policy: Learn | None = None,
         ranking: Ranking | None = None,
+        dense: Any = None,
     ):
-        """`ranking`: with which answers that a token is are kept from being dropped."""
+        """`ranking`: with which answers that a token is are kept from being dropped; `dense`: the
+        model whose states those that stay are to have, where the head reads all of them."""
         super().__init__()
+        self._dense = (dense,)  # in a tuple: no part of what is trained and saved
         self.dropout, self.ranking = dropout, ranking
         self.model, self.task, self.policy = model, task, policy
         self.selector = policy.selector if policy is not None else None
@@ -99,13 +104,17 @@ class Learner(nn.Module):
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
         mask = inputs["attention_mask"]
-        stated = teacher_states is not None and self.state_weight > 0
+        taught = teacher_states is not None or self._dense[0] is not None
+        stated = taught and self.state_weight > 0
         # logits (B, C) or (B, S, C)
         logits, out = ask(self.model, self.task, inputs, output_hidden_states=stated)
         terms: dict[str, Tensor] = {}
-        if teacher_states is not None and stated:
+        if stated and teacher_states is not None:
             gap = F.mse_loss(first_states(out.hidden_states), teacher_states)
             terms["state"] = self.state_weight * gap
+        elif stated:
+            gap = self._state_gap(inputs, out.hidden_states)
+            terms["state"] = ALL_TOKENS * self.state_weight * gap
         if teacher_logits is not None:
             terms["distill"] = self.task.distill_loss(logits, teacher_logits, mask)
             if self.ranking is not None:
@@ -116,6 +125,21 @@ class Learner(nn.Module):
             terms |= self._selection(self.policy, teacher_scores)
         self.parts = {name: float(term.detach()) for name, term in terms.items()}
         return {"loss": torch.stack(list(terms.values())).sum(), "logits": logits}
+
+    def _state_gap(self, inputs: dict[str, Tensor], hidden: Sequence[Tensor]) -> Tensor:
+        """Mean square between the states after every layer of tokens that are still there and what
+        the dense model makes of them. Computed anew each time: to keep the states of all tokens
+        takes thousands of bytes a token and layer."""
+        run, dense = attached(self.model), self._dense[0].to(hidden[0].device)
+        assert run is not None
+        with torch.no_grad():
+            wanted = ask(dense, self.task, inputs, output_hidden_states=True)[1].hidden_states
+        gaps = []
+        for state, want, tokens in zip(hidden[1:], wanted[1:], run.at[1:], strict=True):
+            assert tokens is not None
+            square = (state - take(want, tokens.index)).square().mean(-1)  # (B, K)
+            gaps.append((square * tokens.alive).sum() / tokens.alive.sum())
+        return torch.stack(gaps).mean()
 
     def _ranked(self, loss: Ranking, teacher: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Tokens that the dense model would answer with must rank high where ranks are for good:

@@ -4,6 +4,7 @@ Every stage leaves its result in the work directory, so that a killed run goes o
 so that other processes of the same run read what the first one computed.
 """
 
+import copy
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -155,14 +156,23 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     check_reach(job)
     job.work.mkdir(parents=True, exist_ok=True)
     job.training = shared_out(job.training, job.method.STAGES)
+    dense = copy.deepcopy(job.model) if _has_states(job) else None
     outcome = job.method.learn(job, resume=resume)
     if job.training.hard_epochs > 0:
-        outcome.log += _hard(job, outcome, resume=resume)
+        outcome.log += _hard(job, outcome, dense, resume=resume)
         if outcome.plan.adaptive:  # other weights, other scores
             texts = job.some(CALIBRATION_TEXTS)
             outcome.plan = meet(job.model, outcome.plan, texts, job.budget)
     detach(job.model)
     return outcome
+
+
+def _has_states(job: Job) -> bool:
+    """Are the dense model's states asked for again, token by token? Where the head reads every
+    token they are its lesson, as the first token's are where it reads that one (`Teacher.states`).
+    Rows that are means of several have none to be like."""
+    wanted = job.training.hard_epochs > 0 and job.training.state_weight > 0
+    return wanted and job.restore == "last" and job.score != "pooled"
 
 
 def shared_out(training: Training, stages: tuple[Stage, ...]) -> Training:
@@ -315,6 +325,7 @@ def learner_of(
     policy: Any = None,
     kind: Callable[..., Learner] = Learner,
     ranking: Ranking | None = None,
+    dense: Any = None,
 ) -> Learner:
     training = job.training
     return kind(
@@ -325,16 +336,17 @@ def learner_of(
         dropout=training.dropout,
         policy=policy,
         ranking=ranking,
+        dense=dense,
     )
 
 
-def _hard(job: Job, outcome: Outcome, *, resume: bool) -> list[dict[str, float]]:
+def _hard(job: Job, outcome: Outcome, dense: Any, *, resume: bool) -> list[dict[str, float]]:
     """Fine-tune with tokens truly gone: what is trained is what will run."""
     collate = taught(job)
     torch.manual_seed(job.training.seed)
     attach(job.model, outcome.plan)
     return train(
-        learner_of(job, ranking=outcome.ranking),
+        learner_of(job, ranking=outcome.ranking, dense=dense),
         job.read,
         collate,
         job.training,

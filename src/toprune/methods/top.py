@@ -27,6 +27,7 @@ from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, shared_ou
 from toprune.tokens import Tokens, ranks
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
+BESIDE = 0.1  # of the ranking distillation's weight, where it goes on with the weights' training
 START = 4.6  # gates start closed at -START, ranks open at +START (P(z > 0) = .047 and .998)
 
 
@@ -81,11 +82,12 @@ class Top:
         return soft_stage(job, begin, end, resume=resume)
 
     def _ranking(self) -> Ranking | None:
-        """The ranking distillation, for a hard stage that no soft one went before."""
+        """The ranking distillation, for a hard stage that no soft one went before. It stays to the
+        end, so it must not outweigh what the tokens that are kept are to say."""
         if self.distill == "none":
             return None
-        loss = RANK_LOSSES[self.distill]
-        return lambda x, t, live: self.distill_weight * loss(x, t, live, self.top_k)
+        loss, weight = RANK_LOSSES[self.distill], BESIDE * self.distill_weight
+        return lambda x, t, live: weight * loss(x, t, live, self.top_k)
 
     def _ranked_at(self, shape: Plan) -> "Top":
         """Prune from where the starting shape does. A score that ranks once ranks at the first
