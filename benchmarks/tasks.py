@@ -38,7 +38,6 @@ from toprune.tasks import Task, make_task
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
-CAPTIONS = 40_000  # pairs of SNLI from which vectors are learned
 SEED = 0
 SQUAD = sets.DATA / "squad"
 
@@ -57,7 +56,6 @@ class Run:
     start: str | None = None  # the run whose dense model the fine-tuning sets out from
     model: Callable[[], str | Path] = model_directory  # or the model
     lr: float = 1e-4
-    batch: int = 32
     unseen: Callable[[], Examples] | None = None  # texts to prune with; None: those of fine-tuning
     free: tuple[str, ...] = ()  # budgets that a protected query puts out of reach: it may go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
@@ -107,13 +105,14 @@ def similar() -> tuple[Examples, Examples]:
 
 
 def sentences() -> Examples:
-    """To learn vectors from no labels are needed: the training pairs, those of MRPC, and 40,000 of
-    SNLI's captions; without any sentence of the reported set, which has some in common with
-    them."""
+    """To learn vectors from no labels are needed: the training pairs, those of MRPC, and as many
+    captions of SNLI as both; without any sentence of the reported set, which has some in common
+    with them."""
     own, news = sets.train_set("stsb"), sets.train_set("mrpc")
+    both = len(own) + len(news)
     with gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
-    some = np.random.default_rng(SEED).permutation(len(every))[:CAPTIONS]
+    some = np.random.default_rng(SEED).permutation(len(every))[:both]
     captions = [every[i] for i in some]
     texts = [*own.texts, *news.texts, *(row["sentence1"] for row in captions)]
     pairs = [*(own.pairs or ()), *(news.pairs or ()), *(row["sentence2"] for row in captions)]
@@ -234,7 +233,7 @@ def do(name: str, budgets: list[str] | None = None) -> None:
     source = {"train": rows(run.task, learned_from), "test": rows(run.task, test)}
     for budget in left:
         out = CACHE / "tasks" / f"{name}-{budget}"
-        training = Training(run.soft, run.hard, lr=run.lr, batch_size=run.batch, seed=SEED)
+        training = Training(run.soft, run.hard, lr=run.lr, seed=SEED)
         started = time.time()
         bundle = prune(
             model,
