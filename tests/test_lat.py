@@ -212,16 +212,17 @@ def random_batch(task: Task, features: list[dict[str, Any]], outputs: int) -> di
 
 def divergence(name: str, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     """What a student is told by a teacher, written out: KL(teacher || student) at temperature 2,
-    times 4, or the squared error."""
+    times 4, of answers as they are, or the squared error."""
     if name == "regress":
         return (student - teacher).square().mean()
+    heat = 1 if name == "answer" else 2
     if name == "answer":  # over the live tokens, mean of start and end
         gone = (mask == 0)[..., None]
         student, teacher = (x.masked_fill(gone, -1e30) for x in (student, teacher))
         student, teacher = (x.transpose(1, 2).flatten(0, 1) for x in (student, teacher))
-    p, q = (teacher / 2).softmax(-1), (student / 2).softmax(-1)
+    p, q = (teacher / heat).softmax(-1), (student / heat).softmax(-1)
     ratio = torch.where(p > 0, p / q.clamp_min(1e-30), torch.ones_like(p))
-    return 4 * (p * ratio.log()).sum(-1).mean()
+    return heat**2 * (p * ratio.log()).sum(-1).mean()
 
 
 @pytest.mark.parametrize("name", ["classify", "regress", "answer"])
