@@ -417,6 +417,15 @@ def test_restore_masked_gathered_and_alone_are_one(plan: Plan, rows: Texts) -> N
 
 
 @pytest.mark.parametrize("gather", [True, False])
+def test_last_token_survives_beside_a_text_that_keeps_more(gather: bool) -> None:
+    """The fourth row of the second text is nobody's: it must not write over the text's last token,
+    which stays because its id is protected."""
+    plan = make_plan("bert", (0, "1/100"), score="pooled", restore="last", protect=(4, 8, 9))
+    rows = [[0, 9, 11, 9, 8], [0, 16, 10, 16, 20, 7, 2, 12, 9, 19, 4]]
+    assert_all_same(tagged(plan, rows, gather=gather), [tagged(plan, [row])[0] for row in rows])
+
+
+@pytest.mark.parametrize("gather", [True, False])
 def test_dropped_tokens_keep_their_last_state(gather: bool) -> None:
     """Dropped at layer 1 means: what it was after layer 1, in the stock model just that layer's
     output, because nothing was dropped before."""

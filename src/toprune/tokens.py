@@ -6,6 +6,7 @@ Letters: B batch, S padded length, K rows at hand, D width. Row 0 is always the 
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -158,7 +159,9 @@ def mask_merged(tokens: Tokens, place: Tensor, size: int) -> tuple[Tensor, Token
 
 
 def restore(buffer: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
-    """Write the states (B, K, D) of live rows to their original places in the buffer (B, S, D)."""
-    at = tokens.index.unsqueeze(-1).expand_as(states)
-    held = buffer.gather(1, at)
-    return buffer.scatter(1, at, torch.where(tokens.alive.unsqueeze(-1), states, held))
+    """Write the states (B, K, D) of live rows to their original places in the buffer (B, S, D).
+    Dead ones go to a place behind the last: where rows were merged their index may be a live
+    one's, and of two that write to one place either may win."""
+    behind = buffer.shape[1]
+    at = tokens.index.masked_fill(~tokens.alive, behind).unsqueeze(-1).expand_as(states)
+    return F.pad(buffer, (0, 0, 0, 1)).scatter(1, at, states)[:, :behind]
