@@ -156,7 +156,7 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     check_reach(job)
     job.work.mkdir(parents=True, exist_ok=True)
     job.training = shared_out(job.training, job.method.STAGES)
-    dense = copy.deepcopy(job.model) if _has_states(job) else None
+    dense = copy.deepcopy(job.model).eval() if _has_states(job) else None
     outcome = job.method.learn(job, resume=resume)
     if job.training.hard_epochs > 0:
         outcome.log += _hard(job, outcome, dense, resume=resume)

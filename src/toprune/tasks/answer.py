@@ -112,8 +112,9 @@ class Answer(Task):
         return _log_shares(outputs, mask).amax(-1)
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
-        """KL(teacher || student) over live tokens, the mean of start and end; (B, S, 2). As it is:
-        a temperature turns to the hundreds of tokens that nobody would answer with."""
+        """KL(teacher || student) over live tokens, the mean of start and end; (B, S, 2).
+
+        Without a temperature: most tokens are no answer, and it would give them more to say."""
         mine, wanted = _log_shares(student, mask), _log_shares(teacher, mask)
         return (wanted.exp() * (wanted - mine)).sum(1).mean()
 
