@@ -29,6 +29,7 @@ from toprune.data import Examples
 from toprune.demo import model_directory
 from toprune.export import export
 from toprune.fit import Training
+from toprune.plan import Score
 from toprune.report import environment
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
@@ -38,6 +39,7 @@ from toprune.tasks import Task, make_task
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
+CAPTIONS = 40_000  # pairs of SNLI from which vectors are learned
 SEED = 0
 SQUAD = sets.DATA / "squad"
 
@@ -56,6 +58,8 @@ class Run:
     start: str | None = None  # the run whose dense model the fine-tuning sets out from
     model: Callable[[], str | Path] = model_directory  # or the model
     lr: float = 1e-4
+    method: str = "top"
+    score: Score | None = None  # by which tokens are ranked; None: the method's own
     unseen: Callable[[], Examples] | None = None  # texts to prune with; None: those of fine-tuning
     free: tuple[str, ...] = ()  # budgets that a protected query puts out of reach: it may go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
@@ -111,14 +115,13 @@ def similar() -> tuple[Examples, Examples]:
 
 
 def sentences() -> Examples:
-    """To learn vectors from no labels are needed: the training pairs, those of MRPC, and as many
-    captions of SNLI as both; without any sentence of the reported set, which has some in common
-    with them."""
+    """To learn vectors from no labels are needed: the training pairs, those of MRPC, and 40,000 of
+    SNLI's captions; without any sentence of the reported set, which has some in common with
+    them."""
     own, news = sets.train_set("stsb"), sets.train_set("mrpc")
-    both = len(own) + len(news)
     with gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
-    some = np.random.default_rng(SEED).permutation(len(every))[:both]
+    some = np.random.default_rng(SEED).permutation(len(every))[:CAPTIONS]
     captions = [every[i] for i in some]
     texts = [*own.texts, *news.texts, *(row["sentence1"] for row in captions)]
     pairs = [*(own.pairs or ()), *(news.pairs or ()), *(row["sentence2"] for row in captions)]
@@ -151,11 +154,33 @@ RUNS = {
     "trecqa": Run(
         "rank", lambda: _split(trecqa()), ("2x", "3x"), 128, 0.5, 2, dense=4, free=("3x",)
     ),
-    "stsb-embed": Run("embed", similar, ("2x",), 128, 0.5, 2, dense=None, unseen=sentences),
+    "stsb-embed": Run(
+        "embed",
+        similar,
+        ("2x",),
+        128,
+        0,
+        1.5,
+        dense=None,
+        lr=3e-4,
+        method="pool",
+        unseen=sentences,
+    ),
     "cranfield": Run(
         "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
-    "squad": Run("answer", squad, ("1.7x",), 384, 0.25, 0.75, dense=2, unseen=asked_anew),
+    "squad": Run(
+        "answer",
+        squad,
+        ("1.7x",),
+        384,
+        0.25,
+        0.75,
+        dense=2,
+        score="probes",
+        unseen=asked_anew,
+        settings={"dropped": "zero"},
+    ),
     "squad2": Run(
         "answer",
         squad2,
@@ -247,6 +272,8 @@ def do(name: str, budgets: list[str] | None = None) -> None:
             budget,
             task=run.made(),
             out=out,
+            method=run.method,
+            score=run.score,
             training=training,
             protect_first=False if budget in run.free else None,
             resume=True,
@@ -257,6 +284,7 @@ def do(name: str, budgets: list[str] | None = None) -> None:
         found = {key: report[key] for key in (*kept, "dense", "pruned", "difference")}
         found |= {
             "name": name,
+            "method": run.method,
             "score": bundle.plan.score if bundle.plan else None,
             "seed": SEED,
             "steps": [[s.layer, str(s.keep)] for s in bundle.plan.steps] if bundle.plan else [],

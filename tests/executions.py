@@ -41,6 +41,7 @@ TASKS: dict[str, tuple[Task, int]] = {  # with the outputs of the head
     "multilabel": (Multilabel(classes=3), 3),
     "rank": (Rank(), 1),
     "answer": (Answer(stride=4), 2),
+    "answer zero": (Answer(stride=4, dropped="zero"), 2),
     "tokens": (Tags(stride=0), 3),
     "embed mean": (Embed(pooling="mean"), 2),
     "embed restored": (Embed(pooling="mean", dropped="last"), 2),
@@ -82,7 +83,8 @@ def make_examples(task: Task, count: int = 40, seed: int = 0) -> Examples:
 
 def make_plan(model: Any, task: Task, score: Score, steps: tuple[Step, ...] = STEPS) -> Plan:
     sizes = sizes_of(model)
-    probe = np.random.default_rng(1).normal(size=sizes.width) if score == "probe" else None
+    many = {"probe": 1, "probes": len(steps)}.get(score)
+    probe = None if many is None else np.random.default_rng(1).normal(size=many * sizes.width)
     first: dict[str, Any] = {"protect": (2,), "protect_until": 2} if task.HEAD == "answer" else {}
     return Plan(
         model.config.model_type,

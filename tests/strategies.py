@@ -22,15 +22,21 @@ def make_plan(family: str = "bert", *keeps: tuple[int, str], **fields: Any) -> P
     """A plan for a tiny model: make_plan("bert", (0, "1/2"), (2, "1/4"), score="probe")."""
     steps = tuple(Step(layer, Fraction(keep)) for layer, keep in keeps)
     fields = {"score": "received"} | fields
-    if fields["score"] == "probe" and steps:
-        fields.setdefault("probe", random_probe(0))
+    if steps:
+        fields.setdefault("probe", probe_for(fields["score"], len(steps)))
     if fields["score"] == "predicted" and steps:
         fields.setdefault("predictor", INNER)
     return Plan(family=family, n_layers=LAYERS, width=WIDTH, steps=steps, **fields)
 
 
-def random_probe(seed: int) -> tuple[float, ...]:
-    return tuple(np.random.default_rng(seed).normal(size=WIDTH).tolist())
+def random_probe(seed: int, steps: int = 1) -> tuple[float, ...]:
+    return tuple(np.random.default_rng(seed).normal(size=steps * WIDTH).tolist())
+
+
+def probe_for(score: Score, steps: int, seed: int = 0) -> tuple[float, ...] | None:
+    """The numbers that a plan of so many steps needs, if it needs any."""
+    many = {"probe": 1, "probes": steps}.get(score)
+    return random_probe(seed, many) if many and steps else None
 
 
 @st.composite
@@ -40,7 +46,7 @@ def plans(draw: Any, family: str, **fields: Any) -> Plan:
     ratios = st.fractions(Fraction(1, 100), 1, max_denominator=100)
     keeps = draw(st.lists(ratios, min_size=len(layers), max_size=len(layers)))
     score: Score = draw(st.sampled_from(get_args(Score)))
-    probe = random_probe(draw(st.integers(0, 9))) if score == "probe" and layers else None
+    probe = probe_for(score, len(layers), draw(st.integers(0, 9)))
     return Plan(
         family=family,
         n_layers=LAYERS,

@@ -6,6 +6,7 @@ single precision would flip a rank once in many thousand runs. Single precision 
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -211,6 +212,29 @@ def test_a_probe_ranks_once() -> None:
     logits(model, [text])
     logits(at_once, [text])
     assert places(model)[0][3] == places(at_once)[0][1]
+
+
+def test_probes_rank_anew_at_every_step() -> None:
+    """Each by its own vector: the second step keeps who is best there, not who was best before."""
+    steps = ((0, "3/4"), (2, "1/4"))
+    plan = make_plan("bert", *steps, score="probes")
+    own = plan.probes
+    assert own.keys() == {0, 2}
+    assert own[0] != own[2]
+    text = random_text(16, 5)
+    model = pruned("bert", plan)
+    logits(model, [text])
+    first = make_plan("bert", (0, "3/4"), score="probe", probe=own[0])
+    alone = pruned("bert", first)
+    logits(alone, [text])
+    assert places(model)[0][1] == places(alone)[0][1]
+    swapped = pruned("bert", replace(plan, probe=own[0] + own[0]))
+    logits(swapped, [text])
+    assert places(swapped)[0][3] != places(model)[0][3]
+    negated = pruned("bert", replace(plan, probe=own[0] + tuple(-x for x in own[2])))
+    logits(negated, [text])
+    best, worst = places(model)[0][3], places(negated)[0][3]
+    assert best & worst == {0}  # a quarter each, of twelve
 
 
 def test_embeddings_in_place_of_ids() -> None:

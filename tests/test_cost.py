@@ -36,13 +36,14 @@ def planned(draw: st.DrawFn) -> tuple[Sizes, Plan]:
     layers = sorted(draw(st.sets(st.sampled_from(possible)))) if possible else []
     keeps = sorted((Fraction(draw(st.integers(1, 1000)), 1000) for _ in layers), reverse=True)
     score: Score = draw(st.sampled_from(get_args(Score)))
+    ones = (1.0,) * sizes.width
     plan = Plan(
         family="bert",
         n_layers=sizes.layers,
         width=sizes.width,
         score=score,
         steps=tuple(map(Step, layers, keeps)),
-        probe=(1.0,) * sizes.width if score == "probe" else None,
+        probe={"probe": ones, "probes": ones * len(layers)}.get(score),
         predictor=draw(st.integers(1, 4)) if score == "predicted" else None,
         min_tokens=draw(st.integers(1, 3)),
         restore=draw(restores),
@@ -69,6 +70,8 @@ def counted(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
             macs += multiply(queries, per_head, alive) + multiply(queries, alive, per_head)
         if layer in steps and plan.score == "probe" and not ranked:
             macs, ranked = macs + multiply(alive, d, 1), True
+        if layer in steps and plan.score == "probes":
+            macs += multiply(alive, d, 1)
         if layer in steps and plan.predictor is not None:
             macs += multiply(alive, d, plan.predictor) + multiply(alive, plan.predictor, 1)
         kept = min(n, max(plan.keep(steps[layer], n), held)) if layer in steps else alive
@@ -104,7 +107,8 @@ def test_executed_counts_every_product(case: tuple[Sizes, Plan], n: int, held: i
     sizes, plan = case
     assert executed_macs(sizes, plan, n) == counted(sizes, plan, n)
     assert executed_macs(sizes, plan, n, held) == counted(sizes, plan, n, held)
-    assert dense_macs(sizes, n, plan.restore) == counted(sizes, replace(plan, steps=()), n)
+    dense = replace(plan, steps=(), probe=None)
+    assert dense_macs(sizes, n, plan.restore) == counted(sizes, dense, n)
 
 
 def test_reduction_by_hand() -> None:

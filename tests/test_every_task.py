@@ -16,6 +16,7 @@ from toprune.data import Examples
 from toprune.export import export
 from toprune.fit import Training
 from toprune.heads import HEADS, restore_of
+from toprune.methods.top import Top
 from toprune.plan import Score
 from toprune.run.evaluate import evaluate as evaluate_onnx
 from toprune.tasks import Answer, Embed, Multilabel, Rank, Tags, Task
@@ -38,7 +39,7 @@ def make_model(task: Task, outputs: int) -> Any:
     return model
 
 
-@pytest.mark.parametrize("score", ["probe", "received"])
+@pytest.mark.parametrize("score", Top.SCORES)
 @pytest.mark.parametrize("name", TASKS)
 def test_parity(name: str, score: Score, tmp_path: Path):
     """Of BERT; other families are in test_families.py."""
@@ -46,7 +47,7 @@ def test_parity(name: str, score: Score, tmp_path: Path):
     check_executions(make_model(task, outputs), make_tokenizer(), task, score, tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("score", ["probe", "received"])
+@pytest.mark.parametrize("score", Top.SCORES)
 @pytest.mark.parametrize("name", TASKS)
 def test_from_data_to_answers(name: str, score: Score, tmp_path: Path):
     task, outputs = TASKS[name]

@@ -50,8 +50,9 @@ def rough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_plan(family: str, score: Score, **own: Any) -> Plan:
-    probe = np.random.default_rng(1).normal(size=32)
-    own = {"probe": tuple(probe.tolist()) if score == "probe" else None} | own
+    many = {"probe": 1, "probes": len(STEPS)}.get(score)
+    probe = None if many is None else np.random.default_rng(1).normal(size=32 * many)
+    own = {"probe": None if probe is None else tuple(probe.tolist())} | own
     return Plan(family, 4, 32, score, STEPS, **own)
 
 
@@ -83,7 +84,7 @@ class Running:
 
 
 @pytest.mark.parametrize("kind", ["plain", "protect", "pair"])
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
@@ -125,7 +126,7 @@ def test_openvino_runs_the_same_file(family: str, score: Score) -> None:
 
 
 @pytest.mark.parametrize("kind", ["restore", "restored pair", "zeros"])
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_file_gives_every_token_back(family: str, score: Score, kind: str) -> None:
     model, plan, engine = exported(family, score, kind)

@@ -26,6 +26,7 @@ from toprune.fit import ALL_TOKENS, FitTrainer, Learner, Training
 from toprune.learn import Learn
 from toprune.losses import Ranking, lambda_loss
 from toprune.methods.top import Selector, Top
+from toprune.plan import PROBED, probe_of
 from toprune.tasks import Answer, Classify, Tags
 from toprune.tokens import Tokens
 
@@ -83,7 +84,7 @@ class Masked(Learn):
 
 
 def policy(kind: type[Learn], chosen: Selector, score: str, **own: Any) -> Learn:
-    probes = PROBES if score == "probe" else None
+    probes = PROBES if score in PROBED else None
     return kind(chosen, score, probes=probes, **own)  # type: ignore[arg-type]
 
 
@@ -91,7 +92,7 @@ def policy(kind: type[Learn], chosen: Selector, score: str, **own: Any) -> Learn
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 @pytest.mark.parametrize("constraint", ["projection", "lagrangian"])
 def test_gathering_is_exact(family: str, score: str, constraint: str) -> None:
     """Same loss, same gradients of weights and of masks as when rows are only masked."""
@@ -140,7 +141,7 @@ def soft_gradients(
     )
 
 
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 def test_closed_gates_are_the_dense_model(score: str) -> None:
     model = copy.deepcopy(double())
     shut = Fixed(torch.zeros(LAYERS - 1, BINS), torch.zeros(LAYERS - 1))
@@ -148,7 +149,7 @@ def test_closed_gates_are_the_dense_model(score: str) -> None:
     torch.testing.assert_close(logits(model, TEXTS), logits(double(), TEXTS), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 def test_open_ranks_are_the_dense_model(score: str) -> None:
     model = copy.deepcopy(double())
     shut = Fixed(torch.ones(LAYERS - 1, BINS), torch.ones(LAYERS - 1))
@@ -158,7 +159,7 @@ def test_open_ranks_are_the_dense_model(score: str) -> None:
 
 @pytest.mark.parametrize("until", [None, SEP])
 @pytest.mark.parametrize("restore", ["none", "last", "zero"])
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 @given(
     kept=st.lists(st.integers(1, BINS), min_size=LAYERS - 1, max_size=LAYERS - 1),
     gates=st.lists(st.booleans(), min_size=LAYERS - 1, max_size=LAYERS - 1),
@@ -179,8 +180,8 @@ def test_masks_of_zero_and_one_run_as_their_plan(
     steps = [(i, str(Fraction(b, BINS))) for i, b in enumerate(kept) if gates[i]]
     own: dict[str, Any] = {"score": score, "min_tokens": 1} | guard
     own["restore"] = restore
-    if score == "probe" and steps:
-        own["probe"] = tuple(PROBES[steps[0][0]].tolist())
+    if score in PROBED and steps:
+        own["probe"] = probe_of(PROBES, score, [layer for layer, _ in steps])
     hard = attach(copy.deepcopy(double(head=head)), make_plan("bert", *steps, **own))
     # A plan holds its probe in single precision, so ranks could differ at a tie; none here.
     found, expected = logits(model, TEXTS), logits(hard, TEXTS)
@@ -190,7 +191,7 @@ def test_masks_of_zero_and_one_run_as_their_plan(
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 def test_padding_and_batch_mates_change_nothing_while_learning(score: str) -> None:
     model = copy.deepcopy(double())
     made = torch.Generator().manual_seed(0)
@@ -201,7 +202,7 @@ def test_padding_and_batch_mates_change_nothing_while_learning(score: str) -> No
     assert (alone - logits(double(), TEXTS)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("score", ["received", "probe"])
+@pytest.mark.parametrize("score", ["received", "probe", "probes"])
 def test_padding_and_batch_mates_change_nothing_for_a_head_that_reads_all(score: str) -> None:
     model = copy.deepcopy(double(head="tokens"))
     made = torch.Generator().manual_seed(0)

@@ -57,7 +57,8 @@ def plans(draw: st.DrawFn) -> Plan:
     width = draw(st.integers(1, 8))
     score: Score = draw(st.sampled_from(get_args(Score)))
     numbers = st.floats(-1e30, 1e30)
-    probe = draw(st.lists(numbers, min_size=width, max_size=width)) if score == "probe" else None
+    many = {"probe": width, "probes": width * len(layers)}.get(score)
+    probe = None if many is None else draw(st.lists(numbers, min_size=many, max_size=many))
     return Plan(
         family=draw(st.text(min_size=1)),
         n_layers=n_layers,
@@ -163,7 +164,7 @@ def test_no_steps_keep_everything() -> None:
         ({"n_layers": 0, "steps": ()}, "n_layers"),
         ({"width": 0}, "width"),
         ({"min_tokens": 0}, "min_tokens"),
-        ({"score": "luck"}, "received, probe, accumulated, random"),
+        ({"score": "luck"}, "received, probe, probes, accumulated, random"),
         ({"restore": "first"}, "none, last or zero"),
         ({"protect": (-1,)}, "token ids"),
         ({"protect_until": -1}, "token id, not -1"),
@@ -175,6 +176,16 @@ def test_no_steps_keep_everything() -> None:
         ({"score": "probe"}, "needs a probe"),
         ({"probe": (1.0, 2.0, 3.0)}, "score is 'received'"),
         ({"score": "probe", "probe": (1.0, 2.0)}, "2 numbers, the model is 3 wide"),
+        ({"score": "probes"}, "score probes needs a probe"),
+        ({"score": "probes", "probe": (1.0,) * 6}, "6 numbers, the model is 3 wide"),
+        (
+            {
+                "score": "probes",
+                "probe": (1.0,) * 3,
+                "steps": (Step(0, Fraction(1, 2)), Step(1, Fraction(1, 3))),
+            },
+            "3 numbers, the model is 3 wide and has 2 steps",
+        ),
         ({"score": "probe", "probe": (1.0, float("nan"), 0.0)}, "not finite"),
         ({"score": "probe", "probe": (1.0, float("-inf"), 0.0)}, "not finite"),
         ({"provenance": {"when": object()}}, "plain JSON"),

@@ -56,7 +56,7 @@ def plans(draw: st.DrawFn, first: int | None = 0) -> Plan:
     keeps = sorted((Fraction(draw(st.integers(1, 1000)), 1000) for _ in layers), reverse=True)
     score: Score = draw(st.sampled_from(get_args(Score)))
     restore: Restore = draw(st.sampled_from(["none", "last", "zero"]))
-    probe = PROBE if score == "probe" else None
+    probe = {"probe": PROBE, "probes": PROBE * len(layers)}.get(score)
     inner = 32 if score == "predicted" else None
     return Plan(
         "bert",

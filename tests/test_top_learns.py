@@ -266,4 +266,4 @@ def test_a_score_that_ranks_once_ranks_where_calibration_begins(
         )
         assert bundle.plan is not None
         found[score] = bundle.plan.steps[0].layer
-    assert found == {"probe": 1, "received": 0}
+    assert found == {"probe": 1, "received": 0, "probes": 0}

@@ -17,7 +17,7 @@ from toprune.attention import attend, merge_heads, rotate, share_heads, split_he
 from toprune.cost import Sizes
 from toprune.errors import UserError
 from toprune.families import Family, family_of, patches, reads_every_token
-from toprune.plan import ONCE, Plan, Restore, Step
+from toprune.plan import ONCE, PROBED, Plan, Restore, Step
 from toprune.predictor import Predictor, check_predictors, predictors_of
 from toprune.tokens import (
     Rows,
@@ -87,16 +87,16 @@ class Follow:
         self.restore: Restore = plan.restore
         self.steps = {step.layer: step for step in plan.steps}
         self.final = max(self.steps, default=-1)
-        self.probe = None if plan.probe is None else torch.tensor(plan.probe)  # (D,)
-        # (B, K) and whose they are, at the first step of a pass that is trained
-        self.first_scores: tuple[Tensor, Tokens] | None = None
+        self.probes = {layer: torch.tensor(probe) for layer, probe in plan.probes.items()}  # (D,)
+        # (B, K) and whose they are, at every ranking of a pass that is trained
+        self.told: list[tuple[Tensor, Tokens]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts afresh, as that of a `Run` does."""
-        return vars(self) | {"first_scores": None}
+        return vars(self) | {"told": []}
 
     def begin(self) -> None:
-        self.first_scores = None
+        self.told = []
 
     def scored(self, layer: int) -> bool:
         if self.plan.score == "accumulated":
@@ -109,9 +109,9 @@ class Follow:
             return by_place(tokens.index)
         if self.plan.score == "predicted":
             return self.predictors[layer].odds(state)
-        scores = state @ self.probe.to(state) if self.probe is not None else received
-        if self.plan.score == "accumulated":
-            scores = tokens.total
+        if self.plan.score in PROBED:
+            return state @ self.probes[layer].to(state)
+        scores = tokens.total if self.plan.score == "accumulated" else received
         assert scores is not None
         return scores
 
@@ -145,8 +145,8 @@ class Follow:
             rank, rows = tokens.rank, state.shape[1]
         else:
             scores = self.scores(layer, state, received, tokens)
-            if self.first_scores is None and torch.is_grad_enabled():  # for who trains a ranking
-                self.first_scores = scores, tokens
+            if torch.is_grad_enabled():  # for who trains a ranking
+                self.told.append((scores, tokens))
             _check_finite(scores, tokens, layer)
             if step.threshold is not None:
                 high = tokens.alive & (tokens.protected | (scores >= step.threshold))

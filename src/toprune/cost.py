@@ -129,14 +129,14 @@ def example_macs(sizes: Sizes, entering: list[int], restore: Restore) -> int:
 
 
 def score_macs(sizes: Sizes, plan: Plan, tokens: Sequence[Number]) -> Number:
-    """What ranking costs beside the layers that `tokens` enter: a probe reads each token once, a
-    predictor every token that is left at its layer."""
+    """What ranking costs beside the layers that `tokens` enter: a probe reads each token once, one
+    of several and a predictor every token that is left at its layer."""
     if plan.score == "probe" and plan.steps:
         return sizes.width * tokens[0]
+    own = sizes.width if plan.score == "probes" else 0
     if plan.predictor is not None:
         own = (sizes.width + 1) * plan.predictor  # to its inner width, and from there to one
-        return own * sum(tokens[step.layer] for step in plan.steps)
-    return 0
+    return own * sum(tokens[step.layer] for step in plan.steps)
 
 
 def dense_macs(sizes: Sizes, n: int, restore: Restore = "none") -> int:

@@ -146,13 +146,14 @@ class Learner(nn.Module):
         no gradient of the answer tells of one that was dropped."""
         run, share = attached(self.model), self.task.own_share(teacher, mask)
         policy = None if run is None else run.policy
-        if share is None or not isinstance(policy, Follow) or policy.first_scores is None:
+        if share is None or not isinstance(policy, Follow) or not policy.told:
             return {}
-        scores, tokens = policy.first_scores
-        if policy.probe is None:  # shares of attention
-            scores = scores.clamp_min(1e-9).log()
-        live = tokens.alive & ~tokens.protected
-        return {"rank": loss(scores, share.gather(1, tokens.index), live)}
+        terms = []
+        for scores, tokens in policy.told:
+            x = scores if policy.probes else scores.clamp_min(1e-9).log()  # shares of attention
+            live = tokens.alive & ~tokens.protected
+            terms.append(loss(x, share.gather(1, tokens.index), live))
+        return {"rank": torch.stack(terms).mean()}
 
     def _selection(self, policy: Learn, teacher_scores: Tensor | None) -> dict[str, Tensor]:
         terms = {"penalty": policy.selector.penalty()}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from toprune.attachment import Drop
-from toprune.plan import Restore, Score
+from toprune.plan import ONCE, Restore, Score
 from toprune.tokens import Tokens, gather_alive, order, ranks
 
 
@@ -72,7 +72,7 @@ class Learn:
             weight = weight * tokens.weight
         alive = tokens.alive & (weight > 0)
         tokens = replace(tokens, weight=weight, alive=alive, full=False)
-        if self.score == "received":
+        if self.score not in ONCE:
             tokens = replace(tokens, rank=None)  # ranked anew at every step
         return Drop(*gather_alive(tokens))
 

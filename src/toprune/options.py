@@ -73,6 +73,13 @@ Pooling = Annotated[
     Literal["mean", "cls"] | None,
     typer.Option(help="Task embed: how a vector is made; as the model's directory says."),
 ]
+Dropped = Annotated[
+    Literal["last", "zero"] | None,
+    typer.Option(
+        help="Tasks answer and embed: dropped tokens come back with their last state, or as "
+        "zeros, which leaves room for more tokens."
+    ),
+]
 NoAnswer = Annotated[
     bool | None,
     typer.Option("--no-answer", help="Task answer: a question may have none (SQuAD v2.0)."),

@@ -15,11 +15,12 @@ from toprune.drafts import draft
 from toprune.errors import UserError
 from toprune.reading import parse_json, read_text
 
-Score = Literal["received", "probe", "accumulated", "random", "predicted", "pooled"]
+Score = Literal["received", "probe", "probes", "accumulated", "random", "predicted", "pooled"]
 # The last is none: neighbours are averaged until as many rows are left, and nobody is chosen.
 Restore = Literal["none", "last", "zero"]  # of dropped tokens, for heads that read every one
 
 ONCE: tuple[Score, ...] = ("probe", "random")  # ranked at the first step, for good
+PROBED: tuple[Score, ...] = ("probe", "probes")  # by vectors: one, or one for every step
 ATTENDED: tuple[Score, ...] = ("received", "accumulated")  # ranked by attention probabilities
 
 SCHEMA = 1
@@ -81,7 +82,8 @@ class Plan:
     width: int
     score: Score
     steps: tuple[Step, ...]
-    probe: tuple[float, ...] | None = None  # (D,): score = state at the first step @ probe
+    # (D,): score = state at the first step @ probe; of score probes (steps * D,), each at its own
+    probe: tuple[float, ...] | None = None
     predictor: int | None = None  # inner width of the networks that score, one at every step
     protect: tuple[int, ...] = ()
     protect_until: int | None = None
@@ -157,20 +159,32 @@ class Plan:
     def _check_probe(self) -> None:
         if self.probe is None:
             _require(
-                self.score != "probe" or not self.steps, "score probe needs a probe; fit one first"
+                self.score not in PROBED or not self.steps,
+                f"score {self.score} needs a probe; fit one first",
             )
             return
         _require(
-            self.score == "probe", f"a probe is given but the score is {self.score!r}; drop one"
+            self.score in PROBED, f"a probe is given but the score is {self.score!r}; drop one"
         )
+        many = len(self.steps) if self.score == "probes" else 1
         _require(
-            len(self.probe) == self.width,
-            f"the probe has {len(self.probe)} numbers, the model is {self.width} wide; fit it anew",
+            len(self.probe) == many * self.width,
+            f"the probe has {len(self.probe)} numbers, the model is {self.width} wide"
+            + ("" if many == 1 else f" and has {many} steps")
+            + "; fit it anew",
         )
         _require(
             all(abs(w) <= MAX_WEIGHT for w in self.probe), "the probe is not finite; fit it anew"
         )
         object.__setattr__(self, "probe", tuple(map(float, self.probe)))  # numpy's are not JSON
+
+    @property
+    def probes(self) -> dict[int, tuple[float, ...]]:
+        """By layer, the vector (D,) that ranks there: at the first step, or at every one."""
+        found = self.probe or ()
+        starts = range(0, len(found), self.width)
+        layers = (step.layer for step in self.steps)
+        return {i: found[at : at + self.width] for i, at in zip(layers, starts, strict=False)}
 
     @property
     def adaptive(self) -> bool:
@@ -267,9 +281,12 @@ def notch(ratio: float) -> Fraction:
     return Fraction(min(DENOMINATOR - 1, max(1, round(ratio * DENOMINATOR))), DENOMINATOR)
 
 
-def probe_of(probes: Any, layer: int) -> tuple[float, ...] | None:
-    """The numbers that a plan whose first step is at `layer` ranks by; probes (L - 1, D) or None"""
-    return None if probes is None else tuple(probes[layer].tolist())
+def probe_of(probes: Any, score: Score, layers: Sequence[int]) -> tuple[float, ...] | None:
+    """The numbers that a plan with steps at `layers` ranks by; probes (L - 1, D) or None"""
+    if probes is None:
+        return None
+    ranked = layers if score == "probes" else layers[:1]
+    return tuple(number for layer in ranked for number in probes[layer].tolist())
 
 
 def held_tokens(

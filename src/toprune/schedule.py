@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, dense_macs, example_macs, score_macs, total_macs
 from toprune.errors import UserError
-from toprune.plan import DENOMINATOR, Plan, Restore, Score, Step
+from toprune.plan import DENOMINATOR, PROBED, Plan, Restore, Score, Step
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ def largest_reduction(
     def executed(n: int, held: int) -> int:
         least = min(n, max(-(-n // DENOMINATOR), min_tokens, held))
         entering = [n] * (first + 1) + [least] * (sizes.layers - first - 1)
-        scored = sizes.width * n if score == "probe" else 0
+        scored = sizes.width * n if score in PROBED else 0
         return example_macs(sizes, entering, restore) + scored
 
     dense = sum(many * dense_macs(sizes, n, restore) for n, many in lengths.counts)

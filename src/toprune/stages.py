@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -27,9 +28,9 @@ from toprune.encode import Collate
 from toprune.errors import UserError
 from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
-from toprune.heads import restore_of
+from toprune.heads import by_token, restore_of
 from toprune.losses import Ranking
-from toprune.plan import Plan, Restore, Score, probe_of
+from toprune.plan import ONCE, PROBED, Plan, Restore, Score, Step, probe_of
 from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
@@ -123,20 +124,27 @@ class Job:
 
     def shaped(self, first: int, last: int | None, probes: Tensor | None = None) -> Plan:
         """The plain schedule from `first` to `last` that meets the budget."""
+        end = sizes_of(self.model).layers - 2 if last is None else last
         return geometric(
             sizes_of(self.model),
             self.lengths,
             self.budget,
             family=family_of(self.model).name,
             first=first,
-            last=last,
+            last=end,
             score=self.score,
-            probe=probe_of(probes, first),
+            probe=probe_of(probes, self.score, range(first, end + 1)),
             min_tokens=self.min_tokens,
             protect=self.protect,
             protect_until=self.protect_until,
             restore=self.restore,
         )
+
+    def twice(self, first: int, second: int, probes: Tensor | None = None) -> Plan:
+        """Two steps that meet the budget, the second ranked by what is known only there."""
+        steps = (Step(first, Fraction(1, 2)), Step(second, Fraction(1, 4)))
+        probe = probe_of(probes, self.score, [first, second])
+        return self.repaired(replace(self.blank(), steps=steps, probe=probe))
 
     def repaired(self, plan: Plan) -> Plan:
         return repair(sizes_of(self.model), plan, self.lengths, self.budget)
@@ -172,7 +180,8 @@ def _has_states(job: Job) -> bool:
     token they are its lesson, as the first token's are where it reads that one (`Teacher.states`).
     Rows that are means of several have none to be like."""
     wanted = job.training.hard_epochs > 0 and job.training.state_weight > 0
-    return wanted and job.restore == "last" and job.score != "pooled"
+    every = job.restore == "last" or by_token(job.task)
+    return wanted and every and job.score != "pooled"
 
 
 def shared_out(training: Training, stages: tuple[Stage, ...]) -> Training:
@@ -215,7 +224,7 @@ def once(path: Path, compute: Callable[[], None]) -> None:
 
 def probes_of(job: Job) -> Tensor | None:
     """(L - 1, D), where tokens are ranked by them; they need the dense model."""
-    if job.score != "probe":
+    if job.score not in PROBED:
         return None
     path = job.words / "probes.safetensors"
 
@@ -272,6 +281,9 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
             for last in (None, first):  # a little in every layer, or all at once
                 with suppress(UserError):  # out of reach from this layer on; an earlier one can
                     starts.append(job.shaped(first, last, probes))
+            with suppress(UserError):
+                if job.score not in ONCE and first + 2 < layers - 1:
+                    starts.append(job.twice(first, first + 2, probes))
         batches = job.some(CALIBRATION_TEXTS)
         seed = job.training.seed
         calibrate(job.model, batches, job.task, starts, job.repaired, moves=moves, seed=seed).save(

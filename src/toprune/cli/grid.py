@@ -71,6 +71,7 @@ TASK = {
     "stride": WHOLE,
     "no_answer": FLAG,
     "pooling": TEXT,
+    "dropped": TEXT,
     "protect_first": FLAG,
 }
 
@@ -160,7 +161,8 @@ def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "S
         glue = find(kind)
         if glue is None:
             make_task(kind)
-        how = {key: own.get(key) for key in ("stride", "no_answer", "pooling")}
+        settings = ("stride", "no_answer", "pooling", "dropped")
+        how = {key: own.get(key) for key in settings}
         task = given.task(kind, model, **how)
     data = given.data(
         _from(path, own["data"]) if "data" in own else None,

@@ -46,6 +46,7 @@ def compare(
     stride: o.Stride = None,
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
+    dropped: o.Dropped = None,
     methods: Annotated[
         str | None, typer.Option(help="Like top,top:received,top@0.01,random; all if not given.")
     ] = None,
@@ -86,7 +87,9 @@ def compare(
         list(METHODS) if methods is None else given.several(methods),
         given.several(budgets),
         out=out,
-        task=given.task(task, model, stride=stride, no_answer=no_answer, pooling=pooling),
+        task=given.task(
+            task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
+        ),
         training=Training(
             soft_epochs=soft, hard_epochs=epochs - soft, lr=lr, batch_size=batch_size
         ),

@@ -91,10 +91,14 @@ def prune(
     stride: o.Stride = None,
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
+    dropped: o.Dropped = None,
     method: o.Method = "top",
     score: Annotated[
-        Literal["probe", "received"] | None,
-        typer.Option(help="How tokens are ranked: a fitted vector, or attention received (ToP)."),
+        Literal["probe", "probes", "received"] | None,
+        typer.Option(
+            help="How tokens are ranked: once by a fitted vector, anew at every step by one of its "
+            "own, or by attention received (ToP)."
+        ),
     ] = None,
     epochs: Annotated[
         float,
@@ -199,7 +203,9 @@ def prune(
         model,
         given.data(data, text, pair, label, max_length, skip_bad_rows),
         budget,
-        task=given.task(task, model, stride=stride, no_answer=no_answer, pooling=pooling),
+        task=given.task(
+            task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
+        ),
         out=out,
         schedule=schedule,
         method=make_method(method, told | scheduled),

@@ -87,7 +87,7 @@ class PackedRun:
         self.values = [own[layer][2] for layer in layers]
         self.steps = {step.layer: step for step in self.plan.steps}
         self.predictors = predictors_of(self.base)
-        self.probe = None if self.plan.probe is None else torch.tensor(self.plan.probe)  # (D,)
+        self.probes = {i: torch.tensor(probe) for i, probe in self.plan.probes.items()}  # (D,)
 
     def begin(self, input_ids: Tensor, mask: Tensor) -> None:
         self.n = mask.sum(1)  # (B,)
@@ -323,9 +323,8 @@ class PackedRun:
             return by_place(self._places())
         if self.plan.score == "predicted":
             return self.predictors[i].odds(state)[self.layout.at]
-        assert self.probe is not None
         # Not a matrix product: those with a vector are slow, and int8 would round it.
-        return (state * self.probe).sum(1)[self.layout.at]
+        return (state * self.probes[i]).sum(1)[self.layout.at]
 
     def _rank(self, scores: Tensor) -> Tensor:
         """Row numbers (B, K) from best to worst, as `tokens.order` does it; equals keep their

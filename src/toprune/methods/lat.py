@@ -187,7 +187,7 @@ class Schedules:
     def __init__(self, settings: Lat, job: Job):
         self.settings, self.job, self.sizes = settings, job, sizes_of(job.model)
         self.count = self.sizes.layers - 1 - settings.first
-        probe = probe_of(probes_of(job), settings.first)
+        probe = probe_of(probes_of(job), job.score, [settings.first])
         self.blank = replace(job.blank(), probe=probe)
         self.batches = job.some(CALIBRATION_TEXTS)
         self.dense = said_to(job.model, job.task, self.batches)

@@ -18,7 +18,7 @@ class Calibrate:
     first: int = 0  # first layer that may prune
 
     NAME: ClassVar[str] = "calibrate"
-    SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received")
+    SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received", "probes")
     STAGES: ClassVar[tuple[Stage, ...]] = ()
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:

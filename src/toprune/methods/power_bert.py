@@ -102,7 +102,7 @@ class SoftExtract(Coefficient):
         """Retention: as many tokens as there is mass."""
         shares = [share.item() for share in self.ratios()][self.settings.first :]
         steps = tuple(Step(i + self.settings.first, notch(r)) for i, r in enumerate(shares))
-        return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
+        return replace(blank, steps=steps, probe=probe_of(probes, blank.score, [steps[0].layer]))
 
 
 class Extract:

@@ -19,6 +19,7 @@ from toprune.budget import Budget, Lengths
 from toprune.cost import Sizes, expected_share
 from toprune.errors import UserError
 from toprune.families import sizes_of
+from toprune.heads import by_token
 from toprune.learn import Learn
 from toprune.losses import RANK_LOSSES, Ranking
 from toprune.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
@@ -45,16 +46,16 @@ class Top:
     slope: float = 30.0  # how much lower the worst rank starts than the best: what goes first
 
     NAME: ClassVar[str] = "top"
-    SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received")
+    SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received", "probes")
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Masks and weights together; where no epochs are for that, the best schedule for the
-        dense model. So too for heads that read the state with which a token left: a soft weight
-        says nothing of that state, and masks that cannot see it drift to late and deep cuts."""
+        dense model. So too for heads that read the state with which a token left, or miss it: a
+        soft weight says nothing of that, and masks that cannot see it drift to late, deep cuts."""
         if job.training.soft_epochs == 0:
             return Outcome(calibrated(job), None, [])
-        if job.restore == "last":
+        if job.restore == "last" or by_token(job.task):
             job.training = shared_out(job.training, ("hard",))
             return Outcome(calibrated(job), None, [], ranking=self._ranking())
         sizes = sizes_of(job.model)
@@ -260,7 +261,8 @@ class Selector(nn.Module):
             for i, r in enumerate(alive.tolist())
             if open_[i]
         )
-        return replace(blank, steps=steps, probe=probe_of(probes, steps[0].layer))
+        probe = probe_of(probes, blank.score, [step.layer for step in steps])
+        return replace(blank, steps=steps, probe=probe)
 
 
 def _slopes(settings: Top, start: Sequence[float]) -> Tensor:

@@ -29,6 +29,7 @@ def explain_page(found: Explained) -> str:
 def _ranked_by(found: Explained) -> str:
     told = {
         "probe": "; a fitted vector ranks them once",
+        "probes": "; a fitted vector of its own ranks them anew at every step",
         "received": "; the attention that they receive ranks them anew at every step",
         "accumulated": "; the attention that they have received so far ranks them",
         "random": "; by chance",

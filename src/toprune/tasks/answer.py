@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -38,6 +38,9 @@ class Answer(Task):
     max_answer: int = 30  # tokens
     best: int = 20  # spans of a window that share the probability of an answer
     no_answer: bool = False  # it may say that there is none (SQuAD v2)
+    # Where an answer cannot be a token that was dropped: with "zero" that has no state. It then
+    # leaves before the FFN, and more tokens fit the same budget. With "last" it may still be one.
+    dropped: Literal["zero", "last"] = "last"
     # By how much "none" must beat the best span; fine-tuning and pruning choose it on train.
     threshold: float = 0.0
 
@@ -51,6 +54,8 @@ class Answer(Task):
         for name in ("max_answer", "best"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, which leaves no span; use 1 up")
+        if self.dropped not in ("zero", "last"):
+            raise UserError(f"dropped tokens count as zero or last, not as '{self.dropped}'")
         if not isfinite(self.threshold):
             raise UserError(f"a threshold of {self.threshold} is no number; 0 is usual")
 
@@ -58,6 +63,11 @@ class Answer(Task):
     def whole(self) -> bool:
         """Every token has an answer of its own."""
         return True
+
+    @property
+    def restore(self) -> Literal["zero", "last"]:
+        """With what a dropped token comes back for the head."""
+        return self.dropped
 
     def num_outputs(self, examples: Examples) -> int:
         return 2
