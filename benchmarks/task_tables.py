@@ -44,6 +44,12 @@ def _row(run: dict[str, Any]) -> str:
     title, metric = TITLES[run["name"]]
     if run.get("query_protected") is False and run["task"] == "rank":
         title += ", query not protected"
+    if run.get("method", "top") != "top":
+        title += f", `--method {run['method']}`"
+    if run["score"] == "probes":
+        title += ", `--score probes`"
+    if run["task"] == "answer" and run["task_settings"].get("dropped") == "zero":
+        title += ", `--dropped zero`"
     gap = run["difference"][metric]
     low, high = 100 * gap["low"], 100 * gap["high"]
     cells = [
