@@ -73,31 +73,31 @@ class Run:
 
 def squad() -> tuple[Examples, Examples]:
     """Trained on 1,400 questions of each of three other sources, reported on the official dev."""
-    return _joined(_shifts()), read_squad(next(SQUAD.glob("dev-v1.1*")))
+    return joined(shifts()), read_squad(next(SQUAD.glob("dev-v1.1*")))
 
 
 def asked_anew() -> Examples:
     """3,000 further questions of each source: to those that it was trained on the dense model has
     learned the answers by heart, and what it says to them is no lesson."""
-    return _joined(_shifts(slice(1400, 4400)))
+    return joined(shifts(slice(1400, 4400)))
 
 
 def squad2() -> tuple[Examples, Examples]:
     """Half of these questions, each second one also asked of another paragraph of its article
     that does not hold the answer: made, not asked by people, and easier than the official ones."""
-    return _with_none(_shifts(slice(700))), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+    return _with_none(shifts(slice(700))), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
 
 
 def asked_anew2() -> Examples:
     """Other questions, a few more, made so as well."""
-    return _with_none(_shifts(slice(1400, 2200)))
+    return _with_none(shifts(slice(1400, 2200)))
 
 
 def _with_none(parts: list[Examples]) -> Examples:
-    return _joined([unanswerable(part, 0.5, SEED) for part in parts])
+    return joined([unanswerable(part, 0.5, SEED) for part in parts])
 
 
-def _shifts(which: slice = slice(1400)) -> list[Examples]:
+def shifts(which: slice = slice(1400)) -> list[Examples]:
     rng = np.random.default_rng(SEED)
     parts = [read_squad(path) for path in sorted(SQUAD.glob("shifts-*"))]
     return [part.take(np.sort(rng.permutation(len(part))[which])) for part in parts]
@@ -136,7 +136,7 @@ def _split(found: dict[str, Examples]) -> tuple[Examples, Examples]:
     return found["train"], found["test"]
 
 
-def _joined(parts: list[Examples]) -> Examples:
+def joined(parts: list[Examples]) -> Examples:
     first, *others = parts
     for part in others:
         assert first.pairs is not None and part.pairs is not None  # noqa: PT018
