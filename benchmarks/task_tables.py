@@ -1,6 +1,8 @@
-"""The table of every kind of task, from results/tasks (written by tasks.py)."""
+"""The table of every kind of task, from results/tasks (written by tasks.py), and that of answers
+without training (answers_study.py)."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,47 @@ def parts() -> dict[str, str]:
         f"One seed each, commits {', '.join(commits)}. Times: 1 thread, one text a call; {timed}. "
         "Times of different machines do not compare."
     )
-    return {"tasks": "\n".join(lines) + f"\n\n{made}" if found else "No result files yet."}
+    tasks = "\n".join(lines) + f"\n\n{made}" if found else "No result files yet."
+    return {"tasks": tasks, "answers": _answers()}
+
+
+def _answers() -> str:
+    path = RESULTS.parent / "answers_study.json"
+    if not path.exists():
+        return "No result file yet."
+    found = json.loads(path.read_text())
+    lines = [
+        "| ranked by | dropped tokens | F1 to dense (95 %) | same answer | plan |",
+        "|---" * 5 + "|",
+    ]
+    for way in found["ways"]:
+        gap = way["difference"]["f1"]
+        low, high = 100 * gap["low"], 100 * gap["high"]
+        steps = ", ".join(
+            f"{layer + 1}: {float(Fraction(keep)):.2f}" for layer, keep in way["steps"]
+        )
+        cells = (
+            f"`{way['score']}`",
+            f"`{way['dropped']}`",
+            f"{100 * gap['value']:+.1f} ({low:+.1f} to {high:+.1f})",
+            f"{100 * way['agreement']:.1f} %",
+            steps,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    shares = list(found["answer_kept_by_layer"][0])
+    lines += ["", f"| ranked in layer | {' | '.join(shares)} |", "|---" * (len(shares) + 1) + "|"]
+    for i, kept in enumerate(found["answer_kept_by_layer"]):
+        told = (f"{100 * kept[share]:.0f} %" for share in shares)
+        lines.append(f"| {i + 1} | {' | '.join(told)} |")
+    dense = 100 * found["ways"][0]["dense"]["f1"]["value"]
+    lines += [
+        "",
+        f"{found['ways'][0]['examples']} questions, dense F1 {dense:.1f}, one seed, commit "
+        f"{found['environment']['commit']}. The plan: layer, and the share of tokens that it keeps. "
+        "The second table: how often both ends of the dense model's answer are among so large a "
+        "share of the tokens, ranked by that layer's own probe.",
+    ]
+    return "\n".join(lines)
 
 
 def _row(run: dict[str, Any]) -> str:
@@ -54,7 +96,7 @@ def _row(run: dict[str, Any]) -> str:
     low, high = 100 * gap["low"], 100 * gap["high"]
     cells = [
         f"{title} ({metric})",
-        f"{run['trained_on']:,}",
+        "brought" if run["dense_epochs"] is None else f"{run['trained_on']:,}",
         run["budget"]["asked"],
         f"{run['budget']['executed']['unpadded']:.2f}x",
         f"{100 * run['dense'][metric]['value']:.1f}",

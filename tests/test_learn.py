@@ -26,7 +26,7 @@ from toprune.fit import ALL_TOKENS, FitTrainer, Learner, Training
 from toprune.learn import Learn
 from toprune.losses import Ranking, lambda_loss
 from toprune.methods.top import Selector, Top
-from toprune.plan import PROBED, probe_of
+from toprune.plan import PROBED, Score, probe_of
 from toprune.tasks import Answer, Classify, Tags
 from toprune.tokens import Tokens
 
@@ -291,6 +291,34 @@ def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
         torch.testing.assert_close(x[b, :n], state @ torch.tensor(plan.probe), atol=1e-4, rtol=0)
         torch.testing.assert_close(t[b, :n], share[b, :n])
         assert live[b].tolist() == [3 < i < n for i in range(25)]  # not the question
+
+
+@pytest.mark.parametrize(("score", "rankings"), [("probe", 1), ("probes", 2)])
+def test_every_ranking_is_distilled(score: Score, rankings: int) -> None:
+    """Once where tokens are ranked once; at each step among those that are left, where anew."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def listen(x: Tensor, t: Tensor, live: Tensor) -> Tensor:
+        seen.append((t, live))
+        return 0 * x.sum() + len(seen)  # one, then two
+
+    model = make_model("bert", head="answer")
+    steps = ((0, "2/3"), (2, "1/3"))
+    plan = make_plan("bert", *steps, score=score, restore="zero", protect_until=SEP)
+    learner = Learner(attach(model, plan), Answer(), label_weight=0.0, ranking=listen)
+    batch = pad(ASKED)
+    teacher = torch.randn(3, 25, 2, generator=torch.Generator().manual_seed(3))
+    learner(teacher_logits=teacher, **batch)
+    assert len(seen) == rankings
+    assert learner.parts["rank"] == (1 + rankings) / 2  # their mean
+    share = Answer().own_share(teacher, batch["attention_mask"])
+    run = attached(model)
+    assert run is not None
+    for (t, live), layer in zip(seen, (0, 2), strict=False):
+        tokens = run.at[layer]
+        assert tokens is not None
+        assert torch.equal(t[live], share.gather(1, tokens.index)[live])
+        assert live.sum() == (tokens.alive & ~tokens.protected).sum()
 
 
 def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:

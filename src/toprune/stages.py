@@ -30,7 +30,7 @@ from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.heads import by_token, restore_of
 from toprune.losses import Ranking
-from toprune.plan import ONCE, PROBED, Plan, Restore, Score, Step, probe_of
+from toprune.plan import PROBED, Plan, Restore, Score, Step, probe_of
 from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
@@ -282,7 +282,7 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
                 with suppress(UserError):  # out of reach from this layer on; an earlier one can
                     starts.append(job.shaped(first, last, probes))
             with suppress(UserError):
-                if job.score not in ONCE and first + 2 < layers - 1:
+                if job.score == "probes" and first + 2 < layers - 1:
                     starts.append(job.twice(first, first + 2, probes))
         batches = job.some(CALIBRATION_TEXTS)
         seed = job.training.seed
