@@ -76,8 +76,8 @@ def _answers() -> str:
         "",
         f"{found['ways'][0]['examples']} questions, dense F1 {dense:.1f}, one seed, commit "
         f"{found['environment']['commit']}. The plan: layer, and the share of tokens that it "
-        "keeps. The second table: how often both ends of the dense model's answer are among so large a "
-        "share of the tokens, ranked by that layer's own probe.",
+        "keeps. The second table: how often both ends of the dense model's answer are among so "
+        "large a share of the tokens, ranked by that layer's own probe.",
     ]
     return "\n".join(lines)
 
