@@ -51,8 +51,9 @@ class Top:
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Masks and weights together; where no epochs are for that, the best schedule for the
-        dense model. So too for heads that read the state with which a token left, or miss it: a
-        soft weight says nothing of that, and masks that cannot see it drift to late, deep cuts."""
+        dense model. So too for heads that read the state with which a token left: a soft weight
+        says nothing of that state, and masks that cannot see it drift to late and deep cuts.
+        Answers by token that come back as zeros are treated alike; masks for them are untried."""
         if job.training.soft_epochs == 0:
             return Outcome(calibrated(job), None, [])
         if job.restore == "last" or by_token(job.task):
