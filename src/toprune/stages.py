@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -30,7 +29,7 @@ from toprune.families import family_of, sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.heads import by_token, restore_of
 from toprune.losses import Ranking
-from toprune.plan import PROBED, Plan, Restore, Score, Step, probe_of
+from toprune.plan import PROBED, Plan, Restore, Score, probe_of
 from toprune.probe import fit_probes
 from toprune.processes import processes
 from toprune.progress import bar
@@ -139,12 +138,6 @@ class Job:
             protect_until=self.protect_until,
             restore=self.restore,
         )
-
-    def twice(self, first: int, second: int, probes: Tensor | None = None) -> Plan:
-        """Two steps that meet the budget, the second ranked by what is known only there."""
-        steps = (Step(first, Fraction(1, 2)), Step(second, Fraction(1, 4)))
-        probe = probe_of(probes, self.score, [first, second])
-        return self.repaired(replace(self.blank(), steps=steps, probe=probe))
 
     def repaired(self, plan: Plan) -> Plan:
         return repair(sizes_of(self.model), plan, self.lengths, self.budget)
@@ -281,9 +274,6 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
             for last in (None, first):  # a little in every layer, or all at once
                 with suppress(UserError):  # out of reach from this layer on; an earlier one can
                     starts.append(job.shaped(first, last, probes))
-            with suppress(UserError):
-                if job.score == "probes" and first + 2 < layers - 1:
-                    starts.append(job.twice(first, first + 2, probes))
         batches = job.some(CALIBRATION_TEXTS)
         seed = job.training.seed
         calibrate(job.model, batches, job.task, starts, job.repaired, moves=moves, seed=seed).save(
