@@ -187,6 +187,7 @@ RUNS = {
         0.75,
         dense=1,
         start="squad",
+        score="probe",
         unseen=asked_anew2,
         settings={"no_answer": True},
     ),

@@ -368,10 +368,10 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert settings["stride"] == 4  # as the dense model's directory says
     plan = Plan.load(small / "plan.json")
     assert (plan.restore, plan.protect_until) == ("last", Bundle.load(small).tokenizer.sep_token_id)
-    anew = ("--score", "probes", "--dropped", "zero", "--out", tmp_path / "anew")
-    succeed(*words, *anew)
-    plan = Plan.load(tmp_path / "anew" / "plan.json")
-    assert (plan.score, plan.restore) == ("probes", "zero")
+    assert plan.score == "probes"
+    succeed(*words, "--score", "probe", "--dropped", "zero", "--out", tmp_path / "once")
+    plan = Plan.load(tmp_path / "once" / "plan.json")
+    assert (plan.score, plan.restore) == ("probe", "zero")
 
     succeed("export", small)
     words = ("eval", small, "--data", data)

@@ -68,6 +68,7 @@ from toprune.tasks.multilabel import Multilabel
 from toprune.workplace import check_out, is_done, publish, run_id, settle, workplace
 
 LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
+RANKED_ANEW = ("answer",)  # tasks of which an early layer knows too little to rank once
 QUERY_STAYS = ("rank", "answer")  # tasks whose first text is what the answer is about
 TUNED = 1000  # training questions that choose a threshold
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
@@ -190,7 +191,7 @@ def prune(
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
         method = make_method(method, recipe.top if method == Top.NAME else None)
-    score = _score(method, score, recipe)
+    score = _score(method, score, recipe, task if isinstance(task, str) else task.NAME)
     training = training or Training(
         soft_epochs=recipe.epochs * recipe.soft,
         hard_epochs=recipe.epochs * (1 - recipe.soft),
@@ -476,10 +477,13 @@ def _protected(
     return tuple(sorted({*ids, until})), until
 
 
-def _score(method: Method, asked: Score | None, recipe: Recipe) -> Score:
-    """What tokens are ranked by: as asked, as the schedule has it, or the method's own."""
+def _score(method: Method, asked: Score | None, recipe: Recipe, task: str) -> Score:
+    """What tokens are ranked by: as asked, as is right for the task or in the schedule, or the
+    method's own."""
+    if asked is None and isinstance(method, Top):
+        return "probes" if task in RANKED_ANEW else recipe.score
     if asked is None:
-        return recipe.score if isinstance(method, Top) else method.SCORES[0]
+        return method.SCORES[0]
     if asked not in method.SCORES:
         raise UserError(
             f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"
