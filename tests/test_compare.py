@@ -174,7 +174,7 @@ def test_every_run_once_under_the_same_training(fakes: Fakes, call: Call, tmp_pa
     ("methods", "budgets", "seeds", "line"),
     [
         (["top", "tip"], ["2x"], [0], "method 'tip' is not known"),
-        (["top:accumulated"], ["2x"], [0], "ranks tokens by probe or received: 'top:accumulated'"),
+        (["top:accumulated"], ["2x"], [0], "by probe or received or probes: 'top:accumulated'"),
         (["top:"], ["2x"], [0], "ranks tokens by probe or received"),
         (["top"], ["2x", "much"], [0], "'much' is not one"),
         (["top"], [], [0], "one budget"),
