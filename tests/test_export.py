@@ -44,8 +44,8 @@ LIMIT = 64
 
 @pytest.fixture(autouse=True)
 def rough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of this size are chaotic: torch itself is up to 1.5e-4 from float64 here, where
-    it is 1e-6 in a real model."""
+    """Random weights of this size are chaotic: torch itself is up to 1.5e-4 from float64 here, and
+    1e-6 in a real model."""
     monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
 
 
