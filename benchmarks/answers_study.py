@@ -83,7 +83,7 @@ def main() -> None:
     run = tasks.RUNS["squad"]
     dense = tasks.dense_model("squad", run, *run.sets())
     kind = make_task("answer", {})
-    fitted, held = (tasks.joined(tasks.shifts(which)) for which in (FITTED, HELD))
+    fitted, held = (sets.together(tasks.shifts(which)) for which in (FITTED, HELD))
     model, tokenizer = load_model(dense, kind, held), load_tokenizer(dense)
     found: dict[str, Any] = {
         "budget": BUDGET,

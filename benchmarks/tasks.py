@@ -2,6 +2,7 @@
 measured, exported and timed.
 
     python benchmarks/tasks.py trecqa squad ...           # dense models and pruned ones, by task
+    python benchmarks/tasks.py trecqa --bf16              # twice as fast, where the CPU has it
     python benchmarks/tasks.py --time                     # on a quiet machine: latency of bundles
 
 One recipe a task, fixed beforehand; nothing here was chosen by a reported set. Models and bundles
@@ -13,14 +14,14 @@ import gzip
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import sets
-from candidates import cranfield, trecqa
+from candidates import cranfield, passages, sentences, trecqa, unlabelled
 from dense import CACHE
 from mpnet import mpnet_directory
 from toprune.api import Data, finetune, prune
@@ -43,6 +44,7 @@ RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
 CAPTIONS = 40_000  # pairs of SNLI from which vectors are learned
+POSTS, MORE_POSTS = 4000, 5000  # of 20News: to fine-tune with, and others to prune with
 SEED = 0
 SQUAD = sets.DATA / "squad"
 
@@ -72,14 +74,14 @@ class Run:
 
 
 def squad() -> tuple[Examples, Examples]:
-    """Trained on 1,400 questions of each of three other sources, reported on the official dev."""
-    return joined(shifts()), read_squad(next(SQUAD.glob("dev-v1.1*")))
+    """Trained on 4,000 questions of each of three other sources, reported on the official dev."""
+    return sets.together(shifts(slice(4000))), read_squad(next(SQUAD.glob("dev-v1.1*")))
 
 
 def asked_anew() -> Examples:
     """3,000 further questions of each source: to those that it was trained on the dense model has
     learned the answers by heart, and what it says to them is no lesson."""
-    return joined(shifts(slice(1400, 4400)))
+    return sets.together(shifts(slice(4000, 7000)))
 
 
 def squad2() -> tuple[Examples, Examples]:
@@ -90,28 +92,57 @@ def squad2() -> tuple[Examples, Examples]:
 
 def asked_anew2() -> Examples:
     """Other questions, a few more, made so as well."""
-    return _with_none(shifts(slice(1400, 2200)))
+    return _with_none(shifts(slice(4000, 4800)))
 
 
 def _with_none(parts: list[Examples]) -> Examples:
-    return joined([unanswerable(part, 0.5, SEED) for part in parts])
+    return sets.together([unanswerable(part, 0.5, SEED) for part in parts])
 
 
-def shifts(which: slice = slice(1400)) -> list[Examples]:
+def shifts(which: slice) -> list[Examples]:
     rng = np.random.default_rng(SEED)
     parts = [read_squad(path) for path in sorted(SQUAD.glob("shifts-*"))]
     return [part.take(np.sort(rng.permutation(len(part))[which])) for part in parts]
 
 
 def news() -> tuple[Examples, Examples]:
-    return sets.train_set("20news", 3000), sets.report_sets("20news")["test"]
+    return sets.train_set("20news", POSTS), sets.report_sets("20news")["test"]
+
+
+def posted_anew() -> Examples:
+    """The next posts of the same shuffled training set: what it was trained on the dense model
+    knows by heart. No labels are needed."""
+    return sets.train_set("20news", POSTS + MORE_POSTS).take(range(POSTS, POSTS + MORE_POSTS))
+
+
+def answered() -> tuple[Examples, Examples]:
+    return _split(trecqa())
+
+
+def answered_anew() -> Examples:
+    """93 questions are few to learn from: 3,000 of SQuAD's form more, with sentences."""
+    own, _ = answered()
+    asked = sets.together(shifts(slice(4000, 5000)))
+    return sets.together([replace(own, labels=None), sentences(asked)])
+
+
+def searched() -> tuple[Examples, Examples]:
+    """119 queries make no ranker: 1,500 questions of SQuAD's form with passages are added."""
+    own, test = _split(cranfield())
+    return sets.together([own, *(passages(part) for part in shifts(slice(500)))]), test
+
+
+def searched_anew() -> Examples:
+    """The same queries with all their candidates, and 1,000 other questions with passages."""
+    others = [passages(part) for part in shifts(slice(4000, 4333))]
+    return sets.together([unlabelled(), *(replace(part, labels=None) for part in others)])
 
 
 def similar() -> tuple[Examples, Examples]:
     return sets.train_set("stsb"), sets.report_sets("stsb")["test"]
 
 
-def sentences() -> Examples:
+def captions() -> Examples:
     """To learn vectors from no labels are needed: the training pairs, those of MRPC, and 40,000 of
     SNLI's captions; without any sentence of the reported set, which has some in common with
     them."""
@@ -119,9 +150,9 @@ def sentences() -> Examples:
     with gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
     some = np.random.default_rng(SEED).permutation(len(every))[:CAPTIONS]
-    captions = [every[i] for i in some]
-    texts = [*own.texts, *news.texts, *(row["sentence1"] for row in captions)]
-    pairs = [*(own.pairs or ()), *(news.pairs or ()), *(row["sentence2"] for row in captions)]
+    drawn = [every[i] for i in some]
+    texts = [*own.texts, *news.texts, *(row["sentence1"] for row in drawn)]
+    pairs = [*(own.pairs or ()), *(news.pairs or ()), *(row["sentence2"] for row in drawn)]
     _, test = similar()
     seen = {*test.texts, *(test.pairs or ())}
     new = [i for i, both in enumerate(zip(texts, pairs, strict=True)) if seen.isdisjoint(both)]
@@ -136,20 +167,17 @@ def _split(found: dict[str, Examples]) -> tuple[Examples, Examples]:
     return found["train"], found["test"]
 
 
-def joined(parts: list[Examples]) -> Examples:
-    first, *others = parts
-    for part in others:
-        assert first.pairs is not None and part.pairs is not None  # noqa: PT018
-        assert first.labels is not None and part.labels is not None  # noqa: PT018
-        first = Examples(
-            [*first.texts, *part.texts], [*first.pairs, *part.pairs], [*first.labels, *part.labels]
-        )
-    return first
-
-
 RUNS = {
     "trecqa": Run(
-        "rank", lambda: _split(trecqa()), ("2x", "3x"), 128, 0.5, 2, dense=4, free=("3x",)
+        "rank",
+        answered,
+        ("2x", "3x"),
+        128,
+        0.5,
+        2.5,
+        dense=4,
+        unseen=answered_anew,
+        free=("3x",),
     ),
     "stsb-embed": Run(
         "embed",
@@ -161,10 +189,18 @@ RUNS = {
         dense=None,
         lr=6e-4,
         method=Pool(first=1),
-        unseen=sentences,
+        unseen=captions,
     ),
     "cranfield": Run(
-        "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
+        "rank",
+        searched,
+        ("2x", "3x"),
+        256,
+        0.25,
+        1.5,
+        dense=2,
+        start="squad",
+        unseen=searched_anew,
     ),
     "squad": Run(
         "answer",
@@ -173,7 +209,7 @@ RUNS = {
         384,
         0.25,
         0.75,
-        dense=2,
+        dense=1,
         score="probes",
         unseen=asked_anew,
         settings={"dropped": "zero"},
@@ -191,7 +227,7 @@ RUNS = {
         unseen=asked_anew2,
         settings={"no_answer": True},
     ),
-    "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2),
+    "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.75, dense=2, unseen=posted_anew),
     "mrpc-mpnet": Run(
         "classify",
         paraphrases,
@@ -222,14 +258,16 @@ def rows(task: str, examples: Examples) -> list[dict[str, Any]]:
     return found
 
 
-def dense_model(name: str, run: Run, train: Examples, test: Examples) -> Path:
+def dense_model(
+    name: str, run: Run, train: Examples, test: Examples, *, bf16: bool = False
+) -> Path:
     if run.dense is None:
         return Path(run.model())
     out = CACHE / "dense" / f"task-{name}"
     if not out.exists():
         shown = _some(run.task, test, PROVED)
         source = {"train": rows(run.task, train), "test": rows(run.task, shown)}
-        training = Training(0, run.dense, lr=run.lr, label_weight=1.0, seed=SEED)
+        training = Training(0, run.dense, lr=run.lr, label_weight=1.0, bf16=bf16, seed=SEED)
         data = Data(source, max_length=run.max_length)
         start = CACHE / "dense" / f"task-{run.start}" if run.start else run.model()
         report = finetune(start, data, task=run.made(), out=out, training=training, resume=True)
@@ -247,7 +285,7 @@ def _some(task: str, examples: Examples, count: int) -> Examples:
     return examples.take(np.sort(order[:count]))
 
 
-def do(name: str, budgets: list[str] | None = None) -> None:
+def do(name: str, budgets: list[str] | None = None, *, bf16: bool = False) -> None:
     run = RUNS[name]
     left = [
         budget
@@ -257,12 +295,12 @@ def do(name: str, budgets: list[str] | None = None) -> None:
     if not left:
         return
     train, test = run.sets()
-    model = dense_model(name, run, train, test)
+    model = dense_model(name, run, train, test, bf16=bf16)
     learned_from = train if run.unseen is None else run.unseen()
     source = {"train": rows(run.task, learned_from), "test": rows(run.task, test)}
     for budget in left:
         out = CACHE / "tasks" / f"{name}-{budget}"
-        training = Training(run.soft, run.hard, lr=run.lr, seed=SEED)
+        training = Training(run.soft, run.hard, lr=run.lr, bf16=bf16, seed=SEED)
         started = time.time()
         bundle = prune(
             model,
@@ -274,6 +312,7 @@ def do(name: str, budgets: list[str] | None = None) -> None:
             score=run.score,
             training=training,
             protect_first=False if budget in run.free else None,
+            known=CACHE / "known" / (name + "-free" * (budget in run.free)),
             resume=True,
             overwrite=True,
         )
@@ -332,10 +371,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=", ".join(RUNS))
     parser.add_argument("--budgets", nargs="+", help="only these: one process for each")
+    parser.add_argument("--bf16", action="store_true", help="train with products in bfloat16")
     parser.add_argument("--time", action="store_true")
     args = parser.parse_args()
     for name in args.names:
-        do(name, args.budgets)
+        do(name, args.budgets, bf16=args.bf16)
     if args.time:
         take_times()
 

@@ -93,3 +93,20 @@ def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch
     assert asked == ["teach"]  # with other scores for the ranking to be distilled from
     with pytest.raises(UserError, match="of another model or of other texts"):
         pruned({"train": synthetic.rows(64, 5), "test": DATA["test"]}, known=known)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_bfloat16_is_for_training_alone(bf16, tmp_path):
+    """Products while training; weights, answers and losses are float32 all the same."""
+    model, seen = make_model(), set()
+
+    def listen(module, given, said):
+        seen.add((module.training, said.dtype))
+
+    model.classifier.register_forward_hook(listen)
+    training = Training(soft_epochs=0, hard_epochs=1, label_weight=1, bf16=bf16)
+    out, tokenizer = tmp_path / "out", make_tokenizer()
+    toprune.finetune(model, DATA, out=out, tokenizer=tokenizer, training=training)
+    while_training = torch.bfloat16 if bf16 else torch.float32
+    assert seen == {(True, while_training), (False, torch.float32)}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}

@@ -128,7 +128,7 @@ def test_bench_side_by_side(place: Path, tmp_path: Path):
 
 
 def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: Path):
-    options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--no-gates")
+    options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--no-gates", "--bf16")
     more = ("--first-layer", 1, "--constraint", "lagrangian", "--distill", "mse", "--protect", "w1")
     out = succeed(
         *("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "1.5x"),
@@ -220,7 +220,7 @@ def test_defaults_are_those_of_the_library():
     soft = cli.soft_share(epochs, None)
     assert (soft, epochs - soft) == (training.soft_epochs, training.hard_epochs)
     names = ("lr", "mask_lr", "sparsity_warmup", "batch_size", "accumulation", "label_weight")
-    for name in (*names, "seed", "report_to"):
+    for name in (*names, "bf16", "seed", "report_to"):
         assert options[name].default == getattr(training, name)
     assert float(options["distill_weight"].default) == top.distill_weight
     for name in ("constraint", "distill", "bins", "top_k"):

@@ -234,12 +234,12 @@ def test_learner_of_a_head_that_reads_all_teaches_every_live_token() -> None:
 ASKED = [[*text[:3], SEP, *text[3:]] for text in TEXTS[:3]]  # a question of two words, a context
 
 
-def answering(ranking: Ranking | None) -> tuple[Learner, dict[str, Tensor], Tensor]:
+def answering(ranking: Ranking | None, seed: int = 3) -> tuple[Learner, dict[str, Tensor], Tensor]:
     """A reader of answers that keeps a third of its tokens, and what to teach it."""
     model = make_model("bert", head="answer")
     plan = make_plan("bert", (1, "1/3"), score="probe", restore="last", protect_until=SEP)
     learner = Learner(attach(model, plan), Answer(), label_weight=0.0, ranking=ranking)
-    teacher = torch.randn(3, 25, 2, generator=torch.Generator().manual_seed(3)) * 3
+    teacher = torch.randn(3, 25, 2, generator=torch.Generator().manual_seed(seed)) * 3
     return learner, pad(ASKED), teacher
 
 
@@ -255,21 +255,24 @@ def kept_answers(learner: Learner, batch: dict[str, Tensor], teacher: Tensor) ->
 
 
 def test_answers_learn_to_stay_where_the_ranking_is_distilled() -> None:
-    """The loss of the answers alone says nothing of a token that was dropped."""
-    found = {}
-    for name, ranking in (("with", lambda_loss), ("without", None)):
-        learner, batch, teacher = answering(ranking)
+    """The loss of the answers alone says nothing of a token that was dropped; a single one may
+    come back by chance, so several teachers are asked."""
+
+    def gain(ranking: Ranking | None, seed: int) -> float:
+        learner, batch, teacher = answering(ranking, seed)
         before = kept_answers(learner, batch, teacher)
         weights = [p for p in learner.model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=3e-3)
-        for _ in range(40):
+        for _ in range(20):
             optimizer.zero_grad()
             learner(teacher_logits=teacher, **batch)["loss"].backward()
             optimizer.step()
-        found[name] = kept_answers(learner, batch, teacher) - before
         assert ("rank" in learner.parts) == (ranking is not None)
-    assert found["with"] > 0.2
-    assert found["with"] > found["without"] + 0.1
+        return kept_answers(learner, batch, teacher) - before
+
+    told, untold = (np.mean([gain(x, seed) for seed in range(6)]) for x in (lambda_loss, None))
+    assert told > 0.2
+    assert told > untold + 0.1
 
 
 def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:

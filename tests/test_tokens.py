@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from toprune.tokens import (
     Tokens,
+    by_probe,
     gather_alive,
     keep_top,
     mask_top,
@@ -149,3 +150,12 @@ def test_restore_writes_live_rows_only() -> None:
     out = restore(buffer, states, tokens)
     assert out.tolist() == [[[3, 4], [0, 0], [1, 2], [0, 0]]]
     assert buffer.abs().sum() == 0  # pure
+
+
+def test_probe_scores_are_not_rounded_while_training_in_bfloat16() -> None:
+    state, probe = torch.randn(2, 200, 32) + 5, torch.randn(32)
+    plain = by_probe(state, probe)
+    torch.testing.assert_close(plain, state @ probe)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(by_probe(state, probe), plain)
+        assert len((state @ probe).unique()) < len(plain.unique())  # what would have happened

@@ -136,11 +136,14 @@ def pruned_at_3x(model: Any, out: Path, score: Score, top: Top, training: Traini
     )
 
 
-@pytest.mark.parametrize(("score", "epochs", "lr"), [("probe", 1, 2e-3), ("received", 4, 1e-3)])
+@pytest.mark.parametrize(
+    ("score", "epochs", "lr", "bf16"),
+    [("probe", 1, 2e-3, False), ("probe", 1, 2e-3, True), ("received", 4, 1e-3, False)],
+)
 def test_top_at_3x_keeps_the_word_that_matters(
-    fine_tuned: Any, score: Score, epochs: int, lr: float, tmp_path: Path
+    fine_tuned: Any, score: Score, epochs: int, lr: float, bf16: bool, tmp_path: Path
 ) -> None:
-    training = Training(soft_epochs=epochs, hard_epochs=1, lr=lr)
+    training = Training(soft_epochs=epochs, hard_epochs=1, lr=lr, bf16=bf16)
     bundle = pruned_at_3x(fine_tuned, tmp_path / "out", score, Top(), training)
     plan = bundle.plan
     assert plan is not None

@@ -24,6 +24,7 @@ from toprune.tokens import (
     Tokens,
     accumulate,
     by_place,
+    by_probe,
     groups,
     keep_merged,
     keep_top,
@@ -110,7 +111,7 @@ class Follow:
         if self.plan.score == "predicted":
             return self.predictors[layer].odds(state)
         if self.plan.score in PROBED:
-            return state @ self.probes[layer].to(state)
+            return by_probe(state, self.probes[layer])
         scores = tokens.total if self.plan.score == "accumulated" else received
         assert scores is not None
         return scores

@@ -49,6 +49,7 @@ class Training:
     state_weight: float = 10.0  # of the states, layer by layer, of the tokens that the head reads
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     dropout: bool = False  # while distilling: the dense model's answers are exact, noise only blurs
+    bf16: bool = False  # products in bfloat16 while training; what is kept and measured is float32
     max_grad_norm: float = 1.0
     train_embeddings: bool = False
     save_steps: int | None = None  # a checkpoint every so many steps; None: every epoch
@@ -108,6 +109,8 @@ class Learner(nn.Module):
         stated = taught and self.state_weight > 0
         # logits (B, C) or (B, S, C)
         logits, out = ask(self.model, self.task, inputs, output_hidden_states=stated)
+        # a loss in bfloat16 would be mostly rounding
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         terms: dict[str, Tensor] = {}
         if stated and teacher_states is not None:
             gap = F.mse_loss(first_states(out.hidden_states), teacher_states)
@@ -296,6 +299,7 @@ def train(
         per_device_train_batch_size=share_of(training.batch_size),
         gradient_accumulation_steps=training.accumulation,
         max_grad_norm=training.max_grad_norm,
+        bf16=training.bf16,
         save_strategy="steps" if training.save_steps else "epoch",
         save_steps=training.save_steps or 500,
         save_total_limit=2,

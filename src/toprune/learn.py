@@ -13,7 +13,7 @@ from torch import Tensor
 
 from toprune.attachment import Drop
 from toprune.plan import ONCE, Restore, Score
-from toprune.tokens import Tokens, gather_alive, order, ranks
+from toprune.tokens import Tokens, by_probe, gather_alive, order, ranks
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Learn:
 
     def _scores(self, layer: int, state: Tensor, received: Tensor | None) -> Tensor:
         if self.probes is not None:
-            return state @ self.probes[layer].to(state)
+            return by_probe(state, self.probes[layer])
         assert received is not None
         return received.clamp_min(1e-9).log()
 

@@ -88,6 +88,12 @@ Out = Annotated[Path, typer.Option(help="Directory to write; must be empty or no
 Lr = Annotated[float, typer.Option(min=0, help="Learning rate of the weights.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Texts per step, of all processes together.")]
 Accumulation = Annotated[int, typer.Option(min=1, help="Steps per update of the weights.")]
+Bf16 = Annotated[
+    bool,
+    typer.Option(
+        "--bf16", help="Train with products in bfloat16: faster where the processor has them."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of splits, shuffling, masks and dropout.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run was.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")]

@@ -23,7 +23,7 @@ from toprune.families import sizes_of
 from toprune.heads import ask, by_token, reads_all
 from toprune.plan import Restore
 from toprune.tasks import Task
-from toprune.tokens import Tokens
+from toprune.tokens import Tokens, by_probe
 
 SPILL = 1 << 30
 
@@ -96,7 +96,7 @@ class Listen:
     ) -> Drop | None:
         if self.probes is not None:
             if layer < self.last:
-                self.scores.append(state @ self.probes[layer].to(state))
+                self.scores.append(by_probe(state, self.probes[layer]))
         elif received is not None:
             self.scores.append(received.clamp_min(1e-9).log())
         return None

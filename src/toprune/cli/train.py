@@ -31,6 +31,7 @@ def finetune(
     lr: o.Lr = 5e-5,
     batch_size: o.BatchSize = 32,
     accumulation: o.Accumulation = 1,
+    bf16: o.Bf16 = False,
     seed: o.Seed = 0,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
@@ -57,6 +58,7 @@ def finetune(
         lr=lr,
         batch_size=batch_size,
         accumulation=accumulation,
+        bf16=bf16,
         label_weight=1.0,
         seed=seed,
         report_to=report_to,
@@ -116,6 +118,7 @@ def prune(
     ] = 0.7,
     batch_size: o.BatchSize = 32,
     accumulation: o.Accumulation = 1,
+    bf16: o.Bf16 = False,
     label_weight: Annotated[
         float, typer.Option(min=0, help="Weight of the labels beside the dense model's answers.")
     ] = 0.0,
@@ -194,6 +197,7 @@ def prune(
         sparsity_warmup=sparsity_warmup,
         batch_size=batch_size,
         accumulation=accumulation,
+        bf16=bf16,
         label_weight=label_weight,
         seed=seed,
         report_to=report_to,

@@ -24,7 +24,7 @@ from toprune.families import sizes_of
 from toprune.methods.coefficient import Coefficient
 from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
 from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
-from toprune.tokens import Tokens, order, ranks
+from toprune.tokens import Tokens, by_probe, order, ranks
 
 LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
 
@@ -138,7 +138,7 @@ class Extract:
             return None
         settings = self.selector.settings
         if tokens.rank is None:
-            scores = received if self.probes is None else state @ self.probes[layer].to(state)
+            scores = received if self.probes is None else by_probe(state, self.probes[layer])
             assert scores is not None
             tokens = replace(tokens, rank=ranks(order(scores, tokens)))
         assert tokens.rank is not None

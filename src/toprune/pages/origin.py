@@ -64,13 +64,14 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
         "min-tokens": settings.get("min_tokens"),
     }
     asked = settings.get("task_settings") or {}
-    given |= {name: asked.get(name) for name in ("stride", "pooling")}
+    given |= {name: asked.get(name) for name in ("stride", "pooling", "dropped")}
     own = settings.get("method_settings") or {}
     if method == "top":
         names = ("bins", "top_k", "first", "constraint", "distill", "distill_weight")
         told = {"first": "first-layer", "top_k": "top-k", "distill_weight": "distill-weight"}
         given |= {told.get(name, name): own.get(name) for name in names}
     flags = ["--no-gates"] if own.get("gates") is False else []
+    flags += ["--bf16"] if training.get("bf16") else []
     flags += ["--no-answer"] if asked.get("no_answer") else []
     flags += [f"--protect {shlex.quote(str(word))}" for word in inputs.get("protect", ())]
     is_held = settings.get("protect_until") is not None
