@@ -173,8 +173,8 @@ RUNS = {
         answered,
         ("2x", "3x"),
         128,
-        0.5,
-        2.5,
+        0.25,
+        1.75,
         dense=4,
         unseen=answered_anew,
         free=("3x",),
@@ -227,7 +227,7 @@ RUNS = {
         unseen=asked_anew2,
         settings={"no_answer": True},
     ),
-    "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.75, dense=2, unseen=posted_anew),
+    "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2, unseen=posted_anew),
     "mrpc-mpnet": Run(
         "classify",
         paraphrases,
@@ -267,7 +267,9 @@ def dense_model(
     if not out.exists():
         shown = _some(run.task, test, PROVED)
         source = {"train": rows(run.task, train), "test": rows(run.task, shown)}
-        training = Training(0, run.dense, lr=run.lr, label_weight=1.0, bf16=bf16, seed=SEED)
+        training = Training(
+            0, run.dense, lr=run.lr, label_weight=1.0, bf16=bf16, dropout=False, seed=SEED
+        )
         data = Data(source, max_length=run.max_length)
         start = CACHE / "dense" / f"task-{run.start}" if run.start else run.model()
         report = finetune(start, data, task=run.made(), out=out, training=training, resume=True)

@@ -123,7 +123,7 @@ def finetune(
     limit = _limit(dense, kind, data, glue)
     features, tests = (_encode(dense, tokenizer, kind, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
-    learner = Learner(dense, kind, label_weight=1.0)
+    learner = Learner(dense, kind, label_weight=1.0, dropout=training.dropout is not False)
     settings = {
         "finetune": kind.NAME,
         "max_length": limit,

@@ -335,7 +335,7 @@ def learner_of(
         job.task,
         label_weight=training.label_weight,
         state_weight=training.state_weight,
-        dropout=training.dropout,
+        dropout=training.dropout is True,
         policy=policy,
         ranking=ranking,
         dense=dense,

@@ -32,6 +32,10 @@ def finetune(
     batch_size: o.BatchSize = 32,
     accumulation: o.Accumulation = 1,
     bf16: o.Bf16 = False,
+    no_dropout: Annotated[
+        bool,
+        typer.Option("--no-dropout", help="Train without dropout: on long texts far faster."),
+    ] = False,
     seed: o.Seed = 0,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
@@ -59,6 +63,7 @@ def finetune(
         batch_size=batch_size,
         accumulation=accumulation,
         bf16=bf16,
+        dropout=False if no_dropout else None,
         label_weight=1.0,
         seed=seed,
         report_to=report_to,
