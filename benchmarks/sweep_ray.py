@@ -29,7 +29,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 from toprune.api import Data, finetune
 from toprune.cells import Subject
-from toprune.engines import Engine, in_turn, on_ray
+from toprune.executors import Executor, in_turn, on_ray
 from toprune.fit import Training
 from toprune.plan import Plan
 from toprune.report import environment
@@ -80,7 +80,7 @@ def make_dense(folder: Path, data: Any) -> None:
         sys.exit("the dense model has not learned the task: nothing can be told by its pruned ones")
 
 
-def timed(grid: Grid, out: Path, engine: Engine, threads: int) -> dict[str, Any]:
+def timed(grid: Grid, out: Path, engine: Executor, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     load, started = os.getloadavg()[0], time.perf_counter()
     sweep(grid, out=out, engine=engine)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 import synthetic
 from conftest import make_tokenizer
-from toprune import cells, cli, engines
+from toprune import cells, cli, executors
 from toprune.api import Data
 from toprune.cells import Cell, Row, Run, Subject, do
 from toprune.compare import compare
@@ -451,7 +451,7 @@ def timeless(path: Path) -> Any:
 
 @pytest.mark.slow
 def test_ray_writes_the_same_files(ray: Any, in_turn: Path, place: Path, tmp_path: Path):
-    sweep(six(place), out=tmp_path, engine=engines.on_ray())
+    sweep(six(place), out=tmp_path, engine=executors.on_ray())
     names = sorted(str(path.relative_to(in_turn)) for path in in_turn.rglob("*"))
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == names
     bundles = [path.parent for path in in_turn.rglob("plan.json")]
@@ -491,7 +491,7 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(
     subject = six(place).tasks["one"]
     subject = replace(subject, training=replace(TRAINING, save_steps=1))
     run = six(place).runs()[1]
-    (row,) = engines.on_ray()(mortal, [Cell(tmp_path, subject, run)])
+    (row,) = executors.on_ray()(mortal, [Cell(tmp_path, subject, run)])
     assert (tmp_path / "killed").exists()
     assert "error" not in row
     assert row["minutes"] is None  # nobody knows of a resumed one
@@ -509,10 +509,10 @@ def test_what_ray_cannot_do_is_a_row(
             os.kill(os.getpid(), signal.SIGKILL)
         return do(cell)
 
-    monkeypatch.setattr(engines, "RETRIES", 0)
+    monkeypatch.setattr(executors, "RETRIES", 0)
     runs = grid_of("one", methods=["random"], budgets=["2x", "99x"]).runs()
     found = [Cell(tmp_path, six(place).tasks["one"], run) for run in runs]
-    killed, refused = engines.on_ray()(work, found)
+    killed, refused = executors.on_ray()(work, found)
     assert killed == runs[0].row() | {
         "error": "its process was killed again and again; is there memory enough?"
     }
@@ -521,5 +521,5 @@ def test_what_ray_cannot_do_is_a_row(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rename(tmp_path / "elsewhere")
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
-    (lost,) = engines.on_ray()(work, found[1:])
+    (lost,) = executors.on_ray()(work, found[1:])
     assert "give paths that all machines see" in lost["error"]

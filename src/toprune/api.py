@@ -1,9 +1,9 @@
 """The public face: finetune, prune, evaluate. Paths, hub ids or objects; one clear line for bad
 input, found before the work begins wherever it can be."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,10 +15,9 @@ from toprune.attachment import attach, detach
 from toprune.batching import in_batches
 from toprune.budget import Budget
 from toprune.bundle import Bundle, read_report
-from toprune.columns import Columns
 from toprune.cost import measured_reduction, reduction
-from toprune.data import Examples, split_validation
-from toprune.encode import Collate, encode, lengths, rows_of, token_ids
+from toprune.data import Examples
+from toprune.encode import Collate, lengths, rows_of
 from toprune.errors import UserError
 from toprune.evaluation import (
     answers_of,
@@ -28,22 +27,32 @@ from toprune.evaluation import (
     said_to,
     save_answers,
 )
-from toprune.families import family_named, family_of, has_segments, max_positions, sizes_of
+from toprune.families import sizes_of
 from toprune.fit import Learner, Training, train
 from toprune.glue import (
-    GLUE,
     Glue,
-    Recipe,
     Schedule,
     as_reported,
-    find,
     glue_of,
     load_labelled,
-    load_sets,
     recipe_of,
 )
 from toprune.heads import loader
-from toprune.images import Images
+from toprune.inputs import (
+    Data,
+    counted,
+    data_of,
+    encoded,
+    limit_of,
+    named,
+    protected_ids,
+    reading,
+    score_of,
+    sets_of,
+    task_of,
+    tokenizer_of,
+    told_length,
+)
 from toprune.methods import make_method
 from toprune.methods.plain import Truncate, cut_for
 from toprune.methods.top import Top
@@ -51,38 +60,20 @@ from toprune.models import (
     Source,
     config_of,
     fingerprint,
-    fit_images,
     load_model,
-    load_tokenizer,
 )
 from toprune.plan import Plan, Score
 from toprune.processes import processes, share_of
 from toprune.report import evaluation_report, kept_per_layer, prune_report
 from toprune.stages import Job, Method, Outcome, check_reach, run, settings_of
-from toprune.tasks import TASKS, Task, make_task
+from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.answer import Answer, best_threshold
-from toprune.tasks.classify import class_names
 from toprune.tasks.embed import BROUGHT
-from toprune.tasks.multilabel import Multilabel
 from toprune.workplace import check_out, is_done, publish, run_id, settle, workplace
 
-LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
-RANKED_ANEW = ("answer",)  # tasks of which an early layer knows too little to rank once
-QUERY_STAYS = ("rank", "answer")  # tasks whose first text is what the answer is about
 TUNED = 1000  # training questions that choose a threshold
-HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
-
-
-@dataclass(frozen=True)
-class Data:
-    """Where the examples are and how long they may get."""
-
-    source: Any  # None: the hub's copy of a GLUE task
-    columns: Columns = field(default_factory=Columns)
-    max_length: int | None = None  # None: the paper's for a GLUE task, else what the model can take
-    skip_bad_rows: bool = False  # leave them out and say so, instead of refusing the data
 
 
 def finetune(
@@ -106,22 +97,22 @@ def finetune(
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     training = training or Training(**FINETUNE | dict(recipe.finetune))
     share_of(training.batch_size)  # or one line, before any work
-    kind, glue = _task(task, model)
+    kind, glue = task_of(task, model)
     if kind.HEAD == "encoder":
         raise UserError(BROUGHT)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
-    data = _data(data, config)
+    data = data_of(data, config)
     check_out(Path(out), overwrite=overwrite or resume)
-    train_set, held_out = _sets(data, kind, glue, training.seed)
+    train_set, held_out = sets_of(data, kind, glue, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
-    kind = _counted(kind, lambda: kind.num_outputs(train_set))
+    kind = counted(kind, lambda: kind.num_outputs(train_set))
     torch.manual_seed(training.seed)  # of a new head
     dense = load_model(model, kind, train_set, new_head=True)
-    tokenizer = _tokenizer(model, tokenizer)
-    limit = _limit(dense, kind, data, glue)
-    features, tests = (_encode(dense, tokenizer, kind, e, limit) for e in (train_set, held_out))
+    tokenizer = tokenizer_of(model, tokenizer)
+    limit = limit_of(dense, kind, data, glue)
+    features, tests = (encoded(dense, tokenizer, kind, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
     learner = Learner(dense, kind, label_weight=1.0, dropout=training.dropout is not False)
     settings = {
@@ -191,7 +182,7 @@ def prune(
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
         method = make_method(method, recipe.top if method == Top.NAME else None)
-    score = _score(method, score, recipe, task if isinstance(task, str) else task.NAME)
+    score = score_of(method, score, recipe, task if isinstance(task, str) else task.NAME)
     training = training or Training(
         soft_epochs=recipe.epochs * recipe.soft,
         hard_epochs=recipe.epochs * (1 - recipe.soft),
@@ -199,20 +190,20 @@ def prune(
     )
     share_of(training.batch_size)  # or one line, before any work
     asked = Budget.parse(budget)
-    kind, glue = _task(task, model)
+    kind, glue = task_of(task, model)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
-    data = _data(data, config)
+    data = data_of(data, config)
     if out is not None:
         check_out(Path(out), overwrite=overwrite or resume)
-    train_set, held_out = _sets(data, kind, glue, training.seed, config)
-    kind = _counted(kind, lambda: config.num_labels)
+    train_set, held_out = sets_of(data, kind, glue, training.seed, config)
+    kind = counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     kind.check_head(student.config, held_out)
-    tokenizer = _tokenizer(model, tokenizer)
-    limit = _limit(student, kind, data, glue, _told_length(model, glue))
-    features, tests = (_encode(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
-    ids, until = _protected(tokenizer, kind, protect, protect_first)
+    tokenizer = tokenizer_of(model, tokenizer)
+    limit = limit_of(student, kind, data, glue, told_length(model, glue))
+    features, tests = (encoded(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
+    ids, until = protected_ids(tokenizer, kind, protect, protect_first)
     job = Job(
         model=student,
         tokenizer=tokenizer,
@@ -262,7 +253,7 @@ def prune(
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
         report["provenance"]["run"] = run_id(settings)
-        report["inputs"] = _inputs(model, data, protect)
+        report["inputs"] = named(model, data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
         bundle = Bundle(student, tokenizer, plan, report)
         publish(work, bundle)
@@ -279,12 +270,12 @@ def evaluate(
     """Metrics of a bundle, or of any fine-tuned model directory, on labelled data. task: what a
     directory from elsewhere is for, where its head does not tell."""
     own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
-    data = _data(data, own.model.config)
+    data = data_of(data, own.model.config)
     kind, glue = own.task, glue_of(own.report)
-    chosen = load_labelled(split=split, **_reading(data, kind, glue, own.model.config))
+    chosen = load_labelled(split=split, **reading(data, kind, glue, own.model.config))
     kind.check_head(own.model.config, chosen)
-    limit = _limit(own.model, kind, data, glue, own.report.get("max_length"))
-    features = _encode(own.model, own.tokenizer, kind, chosen, limit)
+    limit = limit_of(own.model, kind, data, glue, own.report.get("max_length"))
+    features = encoded(own.model, own.tokenizer, kind, chosen, limit)
     if own.plan is not None:
         attach(own.model, own.plan)
     try:
@@ -316,116 +307,9 @@ def _place(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder) / "bundle"
 
 
-def _task(task: str | Task, model: Source) -> tuple[Task, Glue | None]:
-    """What is to be told about a text, and the GLUE task if it is one. By its name alone it has the
-    settings that the model's own directory says."""
-    if not isinstance(task, str):
-        return task, None
-    glue = find(task)
-    if glue is not None:
-        return make_task(glue.kind), glue
-    if task not in TASKS:
-        raise UserError(
-            f"task '{task}' is not known; there are: {', '.join(TASKS)}, "
-            f"and of GLUE: {', '.join(GLUE)}"
-        )
-    return settle_task(task, model, {}), None
-
-
-def settle_task(name: str, model: Source, settings: Mapping[str, Any]) -> Task:
-    """The task with these settings, and for the others those that the model's directory says."""
-    if find(name) is not None:
-        raise UserError(
-            f"{name} is read as GLUE has it, without settings; leave out: {', '.join(settings)}"
-        )
-    return make_task(name, _told(name, model) | dict(settings))
-
-
-def _told(task: str, model: Source) -> dict[str, Any]:
-    """Settings that a directory gives for a task: ours, or those of sentence-transformers."""
-    if not isinstance(model, str | Path) or not Path(model).is_dir():
-        return {}
-    report = read_report(Path(model))
-    return dict(report.get("task_settings", {})) if report.get("task") == task else {}
-
-
-def _counted(kind: Task, outputs: Callable[[], int]) -> Task:
-    """A task that must know how many classes there are."""
-    if isinstance(kind, Multilabel) and not kind.classes:
-        return replace(kind, classes=outputs())
-    return kind
-
-
 def _chosen(glue: Glue | None, schedule: str | None) -> dict[str, Any]:
     """For the settings of a run."""
     return {} if glue is None else {"glue": glue.name, "schedule": schedule or "short"}
-
-
-def _data(data: Any, config: Any) -> Data:
-    """Of texts or of images, as the model wants them."""
-    told = data if isinstance(data, Data) else Data(data)
-    return replace(told, columns=replace(told.columns, images=family_named(config).images))
-
-
-def _inputs(model: Source, data: Data, protect: Sequence[str]) -> dict[str, Any]:
-    """Model, data, columns and words as the caller named them; what came as an object has no
-    name."""
-    columns = {name: getattr(data.columns, name) for name in ("text", "pair", "label")}
-    given = {"model": model, "data": data.source} | columns
-    named = {name: str(what) for name, what in given.items() if isinstance(what, str | Path)}
-    return named | ({"protect": list(protect)} if protect else {})
-
-
-def _tokenizer(model: Source, given: Any) -> Any:
-    """The given one, or that of the model; of images, what prepares them."""
-    config = config_of(model)
-    if given is None:
-        return load_tokenizer(model)
-    if not family_named(config).images:
-        return given
-    images = given if isinstance(given, Images) else Images(given.to_dict(), max_positions(config))
-    return fit_images(images, config)
-
-
-def _reading(data: Data, kind: Task, glue: Glue | None, config: Any) -> dict[str, Any]:
-    """How data are read; by the names of the model's classes where a config is given."""
-    named = config is not None and kind.HEAD in ("sequence", "tokens")
-    return {
-        "source": data.source,
-        "task": kind.NAME,
-        "glue": glue,
-        "columns": data.columns,
-        "label_names": class_names(config) if named else None,
-        "skip_bad_rows": data.skip_bad_rows,
-    }
-
-
-def _sets(
-    data: Data, kind: Task, glue: Glue | None, seed: int, config: Any = None
-) -> tuple[Examples, Examples]:
-    """(train, held out): the sets that the source has, or a seeded split of its only one. Held out
-    is test before validation, but for GLUE validation, which is what everyone reports."""
-    sets = load_sets(**_reading(data, kind, glue, config))
-    train_set = sets.get("train") or next(iter(sets.values()))
-    order = ("test", "validation") if glue is None else ("validation", "test")
-    others = [sets[name] for name in order if name in sets and sets[name] is not train_set]
-    if not others:
-        return split_validation(train_set, HELD_OUT, seed, task=kind.NAME)
-    return train_set, next((e for e in others if e.labels is not None), others[-1])
-
-
-def _encode(
-    model: Any, tokenizer: Any, task: Task, examples: Examples, limit: int
-) -> list[dict[str, Any]]:
-    config = model.config
-    return encode(
-        tokenizer,
-        task,
-        examples,
-        limit,
-        positions=max_positions(config),
-        segments=has_segments(config),
-    )
 
 
 def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: int) -> Task:
@@ -435,60 +319,9 @@ def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: i
         return kind
     some = np.random.default_rng(0).permutation(len(train_set))[:TUNED]
     chosen = train_set.take(np.sort(some))
-    features = _encode(model, tokenizer, kind, chosen, limit)
+    features = encoded(model, tokenizer, kind, chosen, limit)
     said = answers_of(model, kind, features, Collate(tokenizer), "choosing a threshold")
     return replace(kind, threshold=best_threshold(kind.judge(said, rows_of(features), chosen)))
-
-
-def _told_length(model: Source, glue: Glue | None) -> int | None:
-    """The length that a model was fine-tuned for, as its directory says."""
-    if glue is not None or not isinstance(model, str | Path) or not Path(model).is_dir():
-        return None
-    return read_report(Path(model)).get("max_length")
-
-
-def _limit(model: Any, task: Task, data: Data, glue: Glue | None, told: int | None = None) -> int:
-    """The asked length; else what the model's directory tells, or what is usual for the task, if
-    the model can take as much."""
-    most = max_positions(model.config)
-    if family_of(model).images and data.max_length is not None:
-        raise UserError(f"every image has {most} tokens, one for a patch; leave --max-length out")
-    usual = LIMITS.get(task.NAME, most) if glue is None else glue.max_length
-    return data.max_length or min(most, told or usual)
-
-
-def _protected(
-    tokenizer: Any, task: Task, words: tuple[str, ...], first: bool | None
-) -> tuple[tuple[int, ...], int | None]:
-    """(ids that stay, the id up to which everything stays)"""
-    if isinstance(tokenizer, Images):
-        if words or first:
-            raise UserError("images have no words to protect; leave --protect out")
-        return (), None
-    ids = token_ids(tokenizer, words)
-    if not (task.NAME in QUERY_STAYS if first is None else first):
-        return tuple(sorted(ids)), None
-    until = tokenizer.sep_token_id
-    if until is None:
-        raise UserError(
-            "the tokenizer has no separator to tell the first text by; give protect_first=False "
-            "(--no-protect-first)"
-        )
-    return tuple(sorted({*ids, until})), until
-
-
-def _score(method: Method, asked: Score | None, recipe: Recipe, task: str) -> Score:
-    """What tokens are ranked by: as asked, as is right for the task or in the schedule, or the
-    method's own."""
-    if asked is None and isinstance(method, Top):
-        return "probes" if task in RANKED_ANEW else recipe.score
-    if asked is None:
-        return method.SCORES[0]
-    if asked not in method.SCORES:
-        raise UserError(
-            f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"
-        )
-    return asked
 
 
 def _cut(job: Job, train_set: Examples, held_out: Examples) -> Sequence[dict[str, Any]]:
@@ -497,7 +330,7 @@ def _cut(job: Job, train_set: Examples, held_out: Examples) -> Sequence[dict[str
         raise UserError("truncation leaves tokens without an answer; it is for one answer a text")
     job.cut = cut_for(sizes_of(job.model), job.blank(), job.lengths, job.budget)
     job.short, short = (
-        _encode(job.model, job.tokenizer, job.task, e, job.cut) for e in (train_set, held_out)
+        encoded(job.model, job.tokenizer, job.task, e, job.cut) for e in (train_set, held_out)
     )
     return short
 

@@ -28,8 +28,8 @@ from toprune.cells import (
     there,
 )
 from toprune.drafts import draft
-from toprune.engines import Engine, in_turn
 from toprune.errors import UserError
+from toprune.executors import Executor, in_turn
 from toprune.export import export
 from toprune.families import family_named
 from toprune.fit import Training
@@ -60,7 +60,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     protect_first: bool | None = None,
     timed: bool = False,
-    engine: Engine = in_turn,
+    engine: Executor = in_turn,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Prune the model by every method to every budget, with every seed; returns what compare.json
@@ -125,7 +125,7 @@ class Comparison:
             self.place.rmdir()
 
 
-def go_on(comparisons: Sequence[Comparison], engine: Engine, say: Say) -> None:
+def go_on(comparisons: Sequence[Comparison], engine: Executor, say: Say) -> None:
     """Do what is left of them. A run that fails is told and passed over; unless nothing has gone
     well so far, for then it is not about this method."""
     if engine is not in_turn and processes().num_processes > 1:

@@ -10,8 +10,8 @@ from typing import Any
 
 from toprune.cells import Run, Subject, chosen_method, has_weight, planned
 from toprune.compare import Comparison, Say, go_on, write
-from toprune.engines import Engine, in_turn
 from toprune.errors import UserError
+from toprune.executors import Executor, in_turn
 from toprune.processes import processes
 from toprune.swept import pareto, sweep_report, swept_markdown
 
@@ -40,7 +40,7 @@ def sweep(
     grid: Grid,
     *,
     out: str | Path,
-    engine: Engine = in_turn,
+    engine: Executor = in_turn,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Every task's comparison in a directory of its own, as `compare` writes it and may go on with

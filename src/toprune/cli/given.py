@@ -23,7 +23,7 @@ def data(
 
 def task(name: str, model: str, **settings: Any) -> Any:
     """The task, by its name where nothing is set: then the model's directory says how."""
-    from toprune.api import settle_task
+    from toprune.inputs import settle_task
 
     given = {key: value for key, value in settings.items() if value is not None}
     return settle_task(name, model, given) if given else name
@@ -31,7 +31,7 @@ def task(name: str, model: str, **settings: Any) -> Any:
 
 def engine(name: str, address: str | None, workers: int | None, debug: bool) -> Any:
     """Who does the runs of a comparison."""
-    from toprune.engines import in_turn, on_ray
+    from toprune.executors import in_turn, on_ray
 
     if name == "local" and (address or workers):
         raise UserError("--address and --workers are of --engine ray; say that, too")

@@ -6,9 +6,9 @@ from typing import Any
 
 from toprune.pages.parts import command, facts, paragraph, words
 from toprune.pages.shell import escape
+from toprune.tasks import QUERY_STAYS
 
 Report = dict[str, Any]
-QUERY_STAYS = ("rank", "answer")  # tasks that protect the first text unless told otherwise
 
 
 def origin(report: Report) -> str:

@@ -13,7 +13,7 @@ from toprune.ray_cluster import cluster
 RETRIES = 3  # times that a cell goes on, from its last checkpoint, after its process was killed
 
 Work = Callable[[Cell], Row]
-Engine = Callable[[Work, Sequence[Cell]], Generator[Row]]  # rows in the order of the cells
+Executor = Callable[[Work, Sequence[Cell]], Generator[Row]]  # rows in the order of the cells
 
 
 def in_turn(work: Work, cells: Sequence[Cell]) -> Generator[Row]:
@@ -23,7 +23,7 @@ def in_turn(work: Work, cells: Sequence[Cell]) -> Generator[Row]:
 
 def on_ray(
     address: str | None = None, workers: int | None = None, *, debug: bool = False
-) -> Engine:
+) -> Executor:
     """As many at once as the cluster has cores; as Ray that is started here has `workers`.
 
     What began first may end last. Rows come in the order of the cells all the same: so files are
