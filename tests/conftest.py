@@ -6,6 +6,8 @@ from typing import Any
 # Before transformers or datasets are imported, which read these once.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Of bfloat16 without AMX, which some virtual machines claim and die of; read when torch is.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
