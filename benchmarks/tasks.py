@@ -174,7 +174,7 @@ RUNS = {
         ("2x", "3x"),
         128,
         0.25,
-        1.75,
+        1.25,
         dense=3,
         start="squad",
         unseen=answered_anew,
