@@ -12,8 +12,8 @@ top more often than any other code: we read it as the paper whose author asked t
 take it out of that query's candidates, as neither relevant nor not. Queries that share it are of
 one author and much alike, so they stay in one split.
 
-Both have about a hundred training queries. Questions of SQuAD's form (`passages`, `sentences`) are
-more: to fine-tune a ranker with, and, without labels, to prune one.
+TREC-QA has 93 training questions. To prune a ranker there are more, without labels, of SQuAD's form
+(`sentences`).
 
     python benchmarks/candidates.py    # results/candidates.json: sizes, recall, order given
 """
@@ -113,28 +113,6 @@ def cranfield(depth: int = DEPTH, seed: int = 0) -> dict[str, Examples]:
         texts, candidates, labels = (list(column) for column in zip(*pairs, strict=True))
         found[split] = Examples(texts, candidates, labels)
     return found
-
-
-def unlabelled(depth: int = DEPTH, seed: int = 0) -> Examples:
-    """All of BM25's `depth` best for Cranfield's training queries."""
-    documents, queries = _collection()
-    chosen = _split(queries, np.random.default_rng(seed))["train"]
-    pairs = [(query.text, documents[d]) for query in chosen for d in query.order[:depth]]
-    return Examples([text for text, _ in pairs], [text for _, text in pairs], None)
-
-
-def passages(asked: Examples, others: int = 2) -> Examples:
-    """Each question of SQuAD's form with its own paragraph, relevant, and with those `others` of
-    all these paragraphs that BM25 likes best, not relevant (a few may answer it all the same)."""
-    paragraphs = list(dict.fromkeys(asked.pairs or []))
-    index = BM25(paragraphs)
-    found: list[tuple[str, str, float]] = []
-    for question, own in zip(asked.texts, asked.pairs or [], strict=True):
-        best = np.argsort(-index.scores(question), kind="stable")[: others + 1]
-        wrong = [paragraphs[i] for i in best if paragraphs[i] != own][:others]
-        found += [(question, own, 1.0), *((question, text, 0.0) for text in wrong)]
-    texts, candidates, labels = (list(column) for column in zip(*found, strict=True))
-    return Examples(texts, candidates, labels)
 
 
 def sentences(asked: Examples, count: int = 4, seed: int = 0) -> Examples:

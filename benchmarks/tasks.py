@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import sets
-from candidates import cranfield, passages, sentences, trecqa, unlabelled
+from candidates import cranfield, sentences, trecqa
 from dense import CACHE
 from mpnet import mpnet_directory
 from toprune.api import Data, finetune, prune
@@ -126,18 +126,6 @@ def answered_anew() -> Examples:
     return sets.together([replace(own, labels=None), sentences(asked)])
 
 
-def searched() -> tuple[Examples, Examples]:
-    """119 queries make no ranker: 1,500 questions of SQuAD's form with passages are added."""
-    own, test = _split(cranfield())
-    return sets.together([own, *(passages(part) for part in shifts(slice(500)))]), test
-
-
-def searched_anew() -> Examples:
-    """The same queries with all their candidates, and 1,000 other questions with passages."""
-    others = [passages(part) for part in shifts(slice(4000, 4333))]
-    return sets.together([unlabelled(), *(replace(part, labels=None) for part in others)])
-
-
 def similar() -> tuple[Examples, Examples]:
     return sets.train_set("stsb"), sets.report_sets("stsb")["test"]
 
@@ -193,15 +181,7 @@ RUNS = {
         unseen=captions,
     ),
     "cranfield": Run(
-        "rank",
-        searched,
-        ("2x", "3x"),
-        256,
-        0.25,
-        1.5,
-        dense=2,
-        start="squad",
-        unseen=searched_anew,
+        "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
     "squad": Run(
         "answer",
