@@ -166,7 +166,7 @@ RUNS = {
         dense=3,
         start="squad",
         unseen=answered_anew,
-        free=("3x",),
+        free=("2x", "3x"),
     ),
     "stsb-embed": Run(
         "embed",
