@@ -9,6 +9,7 @@ import pytest
 
 from toprune import measure
 from toprune.measure import LEAST, interleave, pinned, ratio
+from toprune.report import cpu_of
 
 
 class Machine:
@@ -188,3 +189,11 @@ def test_elsewhere_nothing_is_pinned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     with pinned(1):
         pass
+
+
+def test_processors_of_one_name_are_told_apart() -> None:
+    core = "processor\t: {}\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 {}\n"
+    both = [core.format(i, "avx512f avx512_vnni") for i in range(2)]
+    assert cpu_of("\n".join(both)) == "AMD EPYC, 2 cores, avx512_vnni"
+    assert cpu_of(core.format(0, "")) == "AMD EPYC, 1 cores, avx2"
+    assert cpu_of("processor\t: 0\nBogoMIPS\t: 50.00\n") == ""  # ARM gives no name

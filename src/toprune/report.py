@@ -19,6 +19,7 @@ from toprune.tasks import Task, settings_of
 from toprune.tasks.classify import class_names
 
 POINTS = 60  # of the masks' way through training
+PRODUCTS = ("amx_bf16", "avx512_bf16", "avx512_vnni", "avx512f", "avx2")  # widest first
 SHARES = (0.1, 0.5, 0.9, 1.0)  # of the texts that are no longer than those whose tokens are told
 
 if TYPE_CHECKING:
@@ -41,11 +42,18 @@ def environment() -> dict[str, Any]:
 
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return cpu_of(Path("/proc/cpuinfo").read_text()) or platform.processor()
     except OSError:
         return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else platform.processor()
+
+
+def cpu_of(cpuinfo: str) -> str:
+    """Name, cores, and the widest products that it has: processors of one name differ by them."""
+    told = [line.partition(":") for line in cpuinfo.splitlines()]
+    names = [value.strip() for key, _, value in told if key.strip() == "model name"]
+    flags = next((value.split() for key, _, value in told if key.strip() == "flags"), [])
+    widest = [name for name in PRODUCTS if name in flags][:1]
+    return ", ".join([names[0], f"{len(names)} cores", *widest]) if names else ""
 
 
 def _commit() -> str | None:
