@@ -2,7 +2,7 @@
 measured, exported and timed.
 
     python benchmarks/tasks.py trecqa squad ...           # dense models and pruned ones, by task
-    python benchmarks/tasks.py trecqa --bf16              # twice as fast, where the CPU has it
+    python benchmarks/tasks.py trecqa --bf16              # faster, where the CPU has it
     python benchmarks/tasks.py --time                     # on a quiet machine: latency of bundles
 
 One recipe a task, fixed beforehand; nothing here was chosen by a reported set. Models and bundles

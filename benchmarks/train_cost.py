@@ -6,7 +6,6 @@ The same model (the embedded MiniLM), the same texts (IMDB reviews of the demo, 
 the same batches: each round trains every kind on one set of batches in turn, so that the machine's
 moods hit all alike. Ratios of rounds, their median and a bootstrap interval. The soft kind stands
 at its target of 67 %, as in the stage after warm-up; the hard kind runs the plan that follows.
-`lean` is plain fine-tuning without dropout; each kind is also trained with products in bfloat16.
 """
 
 import argparse
@@ -42,8 +41,6 @@ from toprune.teacher import teach
 
 OUT = Path(__file__).parent / "results" / "train_cost.json"
 BUDGET, BATCH, BATCHES = "67%", 32, 3
-BF16 = ", bf16"
-DENSE = ("plain", "lean")  # kinds without a plan
 
 
 def prepare(score: str) -> dict[str, Any]:
@@ -73,21 +70,16 @@ def prepare(score: str) -> dict[str, Any]:
     hard = attach(copy.deepcopy(dense), plan)
     return {
         "plain": (Learner(dense, task, label_weight=1.0), plain),
-        "lean": (Learner(copy.deepcopy(dense), task, label_weight=1.0, dropout=False), plain),
-        "soft": (Learner(soft, task, label_weight=0.0, policy=policy, dropout=False), taught),
-        "hard": (Learner(hard, task, label_weight=0.0, dropout=False), taught),
+        "soft": (Learner(soft, task, label_weight=0.0, policy=policy), taught),
+        "hard": (Learner(hard, task, label_weight=0.0), taught),
     }
 
 
-def train_on(
-    learner: Learner, optimizer: Any, batches: list[dict[str, Any]], *, bf16: bool = False
-) -> float:
+def train_on(learner: Learner, optimizer: Any, batches: list[dict[str, Any]]) -> float:
     learner.train()
     start = time.perf_counter()
     for batch in batches:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = learner(**batch)["loss"]
-        loss.backward()
+        learner(**batch)["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
     return time.perf_counter() - start
@@ -99,15 +91,13 @@ def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
 
 def interleave(kinds: dict[str, Any], rounds: int) -> dict[str, list[float]]:
     optimizers = {name: optimizer_of(learner) for name, (learner, _) in kinds.items()}
-    times: dict[str, list[float]] = {name + how: [] for name in kinds for how in ("", BF16)}
+    times: dict[str, list[float]] = {name: [] for name in kinds}
     for i in range(rounds + 1):  # the first round warms up
         some = [(2 * BATCHES * j // BATCHES + i) % (2 * BATCHES) for j in range(BATCHES)]
         for name, (learner, batches) in kinds.items():
-            for how in ("", BF16):
-                chosen = [batches[j] for j in some]
-                seconds = train_on(learner, optimizers[name], chosen, bf16=bool(how))
-                if i > 0:
-                    times[name + how].append(seconds)
+            seconds = train_on(learner, optimizers[name], [batches[j] for j in some])
+            if i > 0:
+                times[name].append(seconds)
     return times
 
 
@@ -130,31 +120,28 @@ def _peak() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--alone", help="for its memory: plain, lean, soft or hard")
+    parser.add_argument("--alone", choices=["plain", "soft", "hard"])
     parser.add_argument("--score", default="probe")
     args = parser.parse_args()
     if args.alone:
-        learner, batches = prepare(args.score)[args.alone.removesuffix(BF16)]
+        learner, batches = prepare(args.score)[args.alone]
         gc.collect()  # the other kinds
         Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-        bf16 = args.alone.endswith(BF16)
-        train_on(learner, optimizer_of(learner), batches, bf16=bf16)
+        train_on(learner, optimizer_of(learner), batches)
         sys.stdout.write(f"{_peak()}\n")
         return
     found: list[dict[str, Any]] = []
     rng = np.random.default_rng(0)
     for score in ("probe", "received"):
         times = interleave(prepare(score), args.rounds)
-        memory = {kind: peak_memory(kind, score) for kind in times}
-        for kind in times:
-            if kind == "plain" or (kind.startswith(DENSE) and score != "probe"):
-                continue  # the measure itself; and what no score is in is said once
+        memory = {kind: peak_memory(kind, score) for kind in ("plain", "soft", "hard")}
+        for kind in ("soft", "hard"):
             ratios = np.array(times[kind]) / np.array(times["plain"])
             draws = [np.median(rng.choice(ratios, len(ratios))) for _ in range(1000)]
             low, high = np.quantile(draws, [0.025, 0.975])
             found.append(
                 {
-                    "name": kind if kind.startswith(DENSE) else f"{kind}, {score}, {BUDGET}",
+                    "name": f"{kind}, score {score}, {BUDGET}",
                     "ratio": float(np.median(ratios)),
                     "low": float(low),
                     "high": float(high),

@@ -49,7 +49,7 @@ class Training:
     state_weight: float = 10.0  # of the states, layer by layer, of the tokens that the head reads
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     # None: while fine-tuning, not while distilling, where the dense model's answers are exact and
-    # noise only blurs. Without it attention is fused: on long texts several times faster.
+    # noise only blurs. Without it attention is fused, which counts on long texts.
     dropout: bool | None = None
     bf16: bool = False  # products in bfloat16 while training; what is kept and measured is float32
     max_grad_norm: float = 1.0

@@ -34,7 +34,7 @@ def finetune(
     bf16: o.Bf16 = False,
     no_dropout: Annotated[
         bool,
-        typer.Option("--no-dropout", help="Train without dropout: on long texts far faster."),
+        typer.Option("--no-dropout", help="Train without dropout: faster on long texts."),
     ] = False,
     seed: o.Seed = 0,
     resume: o.Resume = False,
