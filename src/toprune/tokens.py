@@ -64,9 +64,10 @@ def accumulate(tokens: Tokens, received: Tensor) -> Tokens:
 
 
 def by_probe(state: Tensor, probe: Tensor) -> Tensor:
-    """(B, K, D), (D,) -> (B, K). A sum of products and no product of matrices: training in bfloat16
-    would compute that one with three digits, and neighbours in a ranking would trade places."""
-    return (state * probe.to(state)).sum(-1)
+    """(B, K, D), (D,) -> (B, K). Also while training in bfloat16, of three digits, with which
+    neighbours in a ranking would trade places."""
+    with torch.autocast(state.device.type, enabled=False):
+        return state @ probe.to(state)
 
 
 def by_place(index: Tensor) -> Tensor:
