@@ -110,3 +110,14 @@ def test_bfloat16_is_for_training_alone(bf16, tmp_path):
     while_training = torch.bfloat16 if bf16 else torch.float32
     assert seen == {(True, while_training), (False, torch.float32)}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("dropout", "is_on"), [(None, True), (True, True), (False, False)])
+def test_fine_tuning_has_dropout_unless_told(dropout, is_on, tmp_path):
+    model, seen = make_model(), []
+    model.classifier.register_forward_hook(lambda module, *_: seen.append(module.training))
+    training = Training(soft_epochs=0, hard_epochs=1, label_weight=1, dropout=dropout)
+    tokenizer = make_tokenizer()
+    toprune.finetune(model, DATA, out=tmp_path / "out", tokenizer=tokenizer, training=training)
+    assert seen[0] is is_on  # the first batch is one that is trained
+    assert seen[-1] is False
