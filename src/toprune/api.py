@@ -65,7 +65,7 @@ from toprune.models import (
 from toprune.plan import Plan, Score
 from toprune.processes import processes, share_of
 from toprune.report import evaluation_report, kept_per_layer, prune_report
-from toprune.stages import Job, Method, Outcome, check_reach, run, settings_of
+from toprune.stages import Job, Method, Outcome, check_reach, no_steps, run, settings_of
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.answer import Answer, best_threshold
@@ -128,16 +128,20 @@ def finetune(
     check_out(Path(out), overwrite=overwrite)
     with workplace(Path(out), resume=resume) as work:
         settle(work, settings)
-        train(
-            learner,
-            features,
-            collate,
-            training,
-            epochs=training.hard_epochs,
-            out=work / "checkpoints",
-            label="fine-tuning",
-            resume=resume,
-        )
+        attach(dense, no_steps(dense, kind))
+        try:
+            train(
+                learner,
+                features,
+                collate,
+                training,
+                epochs=training.hard_epochs,
+                out=work / "checkpoints",
+                label="fine-tuning",
+                resume=resume,
+            )
+        finally:
+            detach(dense)
         said = answers_of(dense, kind, tests, collate)
         kind = _tuned(dense, kind, tokenizer, train_set, limit)
         report = as_reported(evaluation_report(kind, said, rows_of(tests), held_out), glue)

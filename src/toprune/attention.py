@@ -49,7 +49,7 @@ def attend(
     bias = key_bias(tokens, q.dtype)
     if positions is not None:
         bias = positions if bias is None else positions + bias
-    if not scored and tokens.weight is None:
+    if not scored and tokens.weight is None and not _slow_fused(q):
         context = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale
         )
@@ -58,6 +58,12 @@ def attend(
     p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
     received = _received(p, tokens) if scored else None
     return F.dropout(p, dropout, training=dropout > 0) @ v, received
+
+
+def _slow_fused(q: Tensor) -> bool:
+    """Training in bfloat16 on a CPU: the fused kernel's backward pass does not use the processor's
+    bfloat16 products, the explicit one's does (`results/train_cost.json`)."""
+    return q.dtype == torch.bfloat16 and q.device.type == "cpu" and torch.is_grad_enabled()
 
 
 def _received(p: Tensor, tokens: Tokens) -> Tensor:
