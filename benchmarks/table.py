@@ -123,6 +123,25 @@ def cost_table() -> str:
     return "\n".join(lines)
 
 
+def finetune_table() -> str:
+    path = HERE / "results" / "finetune_cost.json"
+    if not path.exists():
+        return "Not measured yet."
+    found = json.loads(path.read_text())
+    cells: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        told = f"{row['faster']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
+        cells.setdefault(row["name"], []).append(told)
+    lengths = [f"{n} tokens" for n in dict.fromkeys(row["length"] for row in found["rows"])]
+    lines = [
+        f"| fine-tuning, faster than stock with dropout | {' | '.join(lengths)} |",
+        "|---" * (1 + len(lengths)) + "|",
+        *(f"| {name} | {' | '.join(own)} |" for name, own in cells.items()),
+    ]
+    threads = f"{found['threads']} thread" + "s" * (found["threads"] > 1)
+    return "\n".join([*lines, "", f"{threads}. {machine([found])}"])
+
+
 def predictors_table() -> str:
     """What choosing costs where nobody leaves."""
     path = HERE / "results" / "predictors.json"
@@ -209,6 +228,7 @@ def main() -> None:
         "core": f"{core_table(runs)}\n\n{machine(runs)}",
         "ablations": ablation_table(runs),
         "cost": cost_table(),
+        "finetune": finetune_table(),
         "compare-mrpc": compare_table("mrpc"),
         "compare-imdb": compare_table("imdb"),
         "predictors": predictors_table(),

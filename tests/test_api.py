@@ -9,6 +9,7 @@ import synthetic
 import toprune
 from conftest import make_model, make_tokenizer
 from toprune import stages
+from toprune.attachment import attached
 from toprune.errors import UserError
 from toprune.fit import Training
 from toprune.plan import Score
@@ -121,3 +122,22 @@ def test_fine_tuning_has_dropout_unless_told(dropout, is_on, tmp_path):
     toprune.finetune(model, DATA, out=tmp_path / "out", tokenizer=tokenizer, training=training)
     assert seen[0] is is_on  # the first batch is one that is trained
     assert seen[-1] is False
+
+
+def test_fine_tuning_leaves_the_model_as_it_came(tmp_path, monkeypatch):
+    """It runs under a plan of no steps, which is gone afterwards, whatever happened."""
+    model, tokenizer = make_model(), make_tokenizer()
+    training = Training(soft_epochs=0, hard_epochs=1, label_weight=1)
+    runs = []
+    model.classifier.register_forward_hook(lambda *_: runs.append(attached(model)))
+    toprune.finetune(model, DATA, out=tmp_path / "a", tokenizer=tokenizer, training=training)
+    assert runs[0] is not None
+    assert attached(model) is None
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toprune.api.train", fail)
+    with pytest.raises(KeyboardInterrupt):
+        toprune.finetune(model, DATA, out=tmp_path / "b", tokenizer=tokenizer, training=training)
+    assert attached(model) is None

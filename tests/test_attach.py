@@ -37,8 +37,13 @@ from strategies import (
 )
 from toprune.attachment import attach, attached, detach
 from toprune.errors import UserError
+from toprune.families import FAMILIES as KNOWN
+from toprune.heads import ask
 from toprune.plan import Plan, held_tokens
 from toprune.predictor import add_predictors
+from toprune.stages import no_steps
+from toprune.support import support_of
+from toprune.tasks import make_task
 
 Texts = list[list[int]]
 SINGLE = ("deberta-v2", "modernbert")  # parts of their stock code are in single precision
@@ -71,6 +76,38 @@ def steep(family: str = "bert", score: str = "received", **fields: Any) -> Plan:
 def assert_same(one: Tensor, other: Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
     assert torch.equal(one.argmax(-1), other.argmax(-1))
+
+
+# -- what is trained -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [
+        (family, task)
+        for family in FAMILIES
+        for task in ("classify", "tokens", "answer")
+        if task in support_of(KNOWN[family]).tasks
+    ],
+)
+def test_a_plan_of_no_steps_has_the_gradients_of_the_stock_model(family: str, task: str) -> None:
+    """What fine-tuning relies on."""
+    kind = make_task(task)
+    stock = make_model(family, head=kind.HEAD).double()
+    own = copy.deepcopy(stock)
+    attach(own, no_steps(own, kind))
+    said = []
+    for model in (stock, own):
+        out = ask(model, kind, pad(TEXTS))[0]
+        live = out if out.dim() == 2 else out[pad(TEXTS)["attention_mask"].bool()]
+        live.square().sum().backward()
+        said.append(dict(model.named_parameters()))
+    for name, p in said[0].items():
+        if p.grad is not None:
+            other = said[1][name].grad
+            assert other is not None, name
+            close = 1e-5 * (1 + float(p.grad.abs().max()))  # some gradients are zero but for rounding
+            torch.testing.assert_close(other, p.grad, atol=close, rtol=0)
 
 
 # -- what is computed ----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Attention over live tokens against plain loops over live tokens."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,33 @@ def test_fused_and_explicit_attention_agree(seed: int) -> None:
     explicit, _ = attend(q, k, v, tokens, scored=True)
     assert nothing is None
     torch.testing.assert_close(fused, explicit)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_bfloat16_is_trained_as_float32_is(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a gradient is wanted the fused kernel, slow in bfloat16, is not asked; both ways give
+    what single precision gives, to bfloat16's digits."""
+    asked: list[torch.dtype] = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def listen(q: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        asked.append(q.dtype)
+        return fused(q, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", listen)
+    tokens = tokens_of(random_alive(3, share))
+    live = tokens.alive[:, None, :, None]
+    said: list[tuple[Tensor, ...]] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        heads = [x.to(dtype).requires_grad_() for x in random_heads()]
+        context, _ = attend(*heads, tokens)
+        grads = torch.autograd.grad((context * live).square().sum(), heads)
+        said.append((context * live, *grads))
+    for single, half in zip(*said, strict=True):
+        torch.testing.assert_close(half.float(), single, atol=0.08, rtol=0.05)
+    with torch.no_grad():
+        attend(*(x.to(torch.bfloat16) for x in random_heads()), tokens)
+    assert asked == [torch.float32, torch.bfloat16]  # the last one learns nothing
 
 
 @given(st.integers(0, 999))
