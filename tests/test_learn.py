@@ -324,6 +324,19 @@ def test_every_ranking_is_distilled(score: Score, rankings: int) -> None:
         assert live.sum() == (tokens.alive & ~tokens.protected).sum()
 
 
+@pytest.mark.parametrize("soft", [0.0, 0.5])
+def test_answers_are_ranked_by_what_is_taught_whatever_the_stages(
+    soft: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No masks are learned for them, so all epochs are the weights', with the ranking beside."""
+    monkeypatch.setattr("toprune.methods.top.calibrated", lambda job: None)
+    training = Training(soft_epochs=soft, hard_epochs=1.0)
+    job: Any = SimpleNamespace(training=training, restore="zero", task=Answer(dropped="zero"))
+    outcome = Top().learn(job, resume=False)
+    assert (job.training.soft_epochs, job.training.hard_epochs) == (0, 1 + soft)
+    assert outcome.ranking is not None
+
+
 def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:
     """By hand, text by text; a token that left is nobody's business, nor is the dense model's
     weight anything to train or to save."""

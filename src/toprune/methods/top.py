@@ -54,11 +54,11 @@ class Top:
         dense model. So too for heads that read the state with which a token left: a soft weight
         says nothing of that state, and masks that cannot see it drift to late and deep cuts.
         Answers by token that come back as zeros are treated alike; masks for them are untried."""
-        if job.training.soft_epochs == 0:
-            return Outcome(calibrated(job), None, [])
         if job.restore == "last" or by_token(job.task):
             job.training = shared_out(job.training, ("hard",))
             return Outcome(calibrated(job), None, [], ranking=self._ranking())
+        if job.training.soft_epochs == 0:
+            return Outcome(calibrated(job), None, [])
         sizes = sizes_of(job.model)
 
         def begin() -> Learn:
