@@ -106,9 +106,7 @@ def test_a_plan_of_no_steps_has_the_gradients_of_the_stock_model(family: str, ta
         if p.grad is not None:
             other = said[1][name].grad
             assert other is not None, name
-            close = 1e-5 * (
-                1 + float(p.grad.abs().max())
-            )  # some gradients are zero but for rounding
+            close = 1e-5 * (1 + float(p.grad.abs().max()))  # some are zero but for rounding
             torch.testing.assert_close(other, p.grad, atol=close, rtol=0)
 
 
