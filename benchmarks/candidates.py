@@ -137,7 +137,7 @@ def sentences(asked: Examples, count: int = 4, seed: int = 0) -> Examples:
     return _examples(pairs)
 
 
-def titles(count: int = 3, seed: int = 0) -> Examples:
+def titles(count: int = 2, seed: int = 0) -> Examples:
     """The title of every document of Cranfield as a query, with `count` of BM25's best 20, without
     the document itself. Unlabelled."""
     documents, _ = _collection()
