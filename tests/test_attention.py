@@ -94,14 +94,15 @@ def test_bfloat16_is_trained_as_float32_is(share: float, monkeypatch: pytest.Mon
     live = tokens.alive[:, None, :, None]
     said: list[tuple[Tensor, ...]] = []
     for dtype in (torch.float32, torch.bfloat16):
-        heads = [x.to(dtype).requires_grad_() for x in random_heads()]
-        context, _ = attend(*heads, tokens)
-        grads = torch.autograd.grad((context * live).square().sum(), heads)
+        q, k, v = (x.to(dtype).requires_grad_() for x in random_heads())
+        context, _ = attend(q, k, v, tokens)
+        grads = torch.autograd.grad((context * live).square().sum(), (q, k, v))
         said.append((context * live, *grads))
     for single, half in zip(*said, strict=True):
         torch.testing.assert_close(half.float(), single, atol=0.08, rtol=0.05)
     with torch.no_grad():
-        attend(*(x.to(torch.bfloat16) for x in random_heads()), tokens)
+        q, k, v = (x.to(torch.bfloat16) for x in random_heads())
+        attend(q, k, v, tokens)
     assert asked == [torch.float32, torch.bfloat16]  # the last one learns nothing
 
 
