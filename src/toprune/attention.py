@@ -61,8 +61,8 @@ def attend(
 
 
 def _slow_fused(q: Tensor) -> bool:
-    """Training in bfloat16 on a CPU: the fused kernel's backward pass does not use the processor's
-    bfloat16 products, the explicit one's does (`results/train_cost.json`)."""
+    """Training in bfloat16 on a CPU: the backward pass of torch's fused kernel is slow there, that
+    of the explicit products is not (benchmarks/finetune_cost.py)."""
     return q.dtype == torch.bfloat16 and q.device.type == "cpu" and torch.is_grad_enabled()
 
 
