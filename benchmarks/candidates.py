@@ -12,9 +12,7 @@ top more often than any other code: we read it as the paper whose author asked t
 take it out of that query's candidates, as neither relevant nor not. Queries that share it are of
 one author and much alike, so they stay in one split.
 
-TREC-QA has 93 training questions; SQuAD's form gives more (`sentences`), and the title of every
-document of Cranfield is a query, too, of which nobody has judged anything (`titles`). To these the
-embedding model says how alike the two texts are (`likeness`).
+TREC-QA has 93 training questions; there are more of SQuAD's form (`sentences`).
 
     python benchmarks/candidates.py    # results/candidates.json: sizes, recall, order given
 """
@@ -23,7 +21,7 @@ import gzip
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ import numpy as np
 
 from sets import DATA, say
 from toprune.data import Examples
-from toprune.demo import model_directory
 from toprune.report import environment
 from toprune.run.texts import Row
 from toprune.tasks.rank import Rank, ranking
@@ -41,7 +38,6 @@ RESULT = Path(__file__).parent / "results" / "candidates.json"
 K1, B = 1.2, 0.75
 DEPTH = 50  # candidates per query
 NEGATIVES = 20  # per training query, drawn from its candidates
-LIKE, ALIKE = 12.0, 0.55  # slope of a relevance over the cosine, and the cosine where it is 1/2
 SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|\Z)", re.DOTALL)
 TEST, VALIDATION = 75, 30  # queries, at least; the other 120 or so are for training
 
@@ -135,32 +131,6 @@ def sentences(asked: Examples, count: int = 4, seed: int = 0) -> Examples:
         others = [i for i in rng.permutation(len(spans)) if i != right][: count - 1]
         pairs += [(question, own[slice(*spans[i])], float(i == right)) for i in (right, *others)]
     return _examples(pairs)
-
-
-def titles(count: int = 2, seed: int = 0) -> Examples:
-    """The title of every document of Cranfield as a query, with `count` of BM25's best 20, without
-    the document itself. Unlabelled."""
-    documents, _ = _collection()
-    rng = np.random.default_rng(seed)
-    ids, index = np.array(list(documents)), BM25(list(documents.values()))
-    pairs: list[tuple[str, str, float]] = []
-    for own, text in documents.items():
-        title = text.partition(" .")[0]
-        best = ids[np.argsort(-index.scores(title), kind="stable")][:21]
-        chosen = rng.permutation(best[best != own])[:count]
-        pairs += [(title, documents[other], 0.0) for other in chosen.tolist()]
-    return replace(_examples(pairs), labels=None)
-
-
-def likeness(pairs: Examples) -> list[float]:
-    """A relevance in (0, 1) for each pair: what the embedded model's vectors say."""
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(model_directory()), device="cpu")
-    texts = list(dict.fromkeys([*pairs.texts, *(pairs.pairs or [])]))
-    vectors = dict(zip(texts, model.encode(texts, normalize_embeddings=True), strict=True))
-    cosines = [vectors[a] @ vectors[b] for a, b in zip(pairs.texts, pairs.pairs or [], strict=True)]
-    return (1 / (1 + np.exp(-LIKE * (np.array(cosines) - ALIKE)))).tolist()
 
 
 def recall(depth: int = DEPTH) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import sets
-from candidates import cranfield, likeness, sentences, titles, trecqa
+from candidates import cranfield, sentences, trecqa
 from dense import CACHE
 from mpnet import mpnet_directory
 from toprune.api import Data, finetune, prune
@@ -43,6 +43,7 @@ from toprune.tasks import Task, make_task
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
+CAPTIONS = 40_000  # pairs of SNLI from which vectors are learned
 POSTS, MORE_POSTS = 4000, 5000  # of 20News: to fine-tune with, and others to prune with
 SEED = 0
 SQUAD = sets.DATA / "squad"
@@ -81,10 +82,18 @@ def squad() -> tuple[Examples, Examples]:
 
 
 def squad2() -> tuple[Examples, Examples]:
-    """A fifth of these questions, each second one also asked of another paragraph of its article
+    """Half of these questions, each second one also asked of another paragraph of its article
     that does not hold the answer: made, not asked by people, and easier than the official ones."""
-    train = sets.together([unanswerable(part, 0.5, SEED) for part in shifts(slice(1400))])
-    return train, read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+    return _with_none(shifts(slice(700))), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+
+
+def asked_anew2() -> Examples:
+    """Other questions, a few more, made so as well."""
+    return _with_none(shifts(slice(4000, 4800)))
+
+
+def _with_none(parts: list[Examples]) -> Examples:
+    return sets.together([unanswerable(part, 0.5, SEED) for part in parts])
 
 
 def shifts(which: slice) -> list[Examples]:
@@ -117,44 +126,25 @@ def answered_anew() -> Examples:
     return replace(sets.together([own, sentences(asked)]), labels=None)
 
 
-def searched() -> tuple[Examples, Examples]:
-    """120 queries make no ranker either: titles beside them, of which the embedding model says
-    what is alike. Of what people judged its word counts as much as theirs."""
-    own, test = _split(cranfield())
-    more, judged = titles(), np.clip(np.array(own.labels, np.float64), 0, 1)
-    own = replace(own, labels=((judged + likeness(own)) / 2).tolist())
-    return sets.together([own, replace(more, labels=likeness(more))]), test
-
-
-def searched_anew() -> Examples:
-    """Without labels: the queries' own candidates, and titles with other ones than before."""
-    own, _ = _split(cranfield())
-    return replace(sets.together([replace(own, labels=None), titles(seed=1)]), labels=None)
-
-
 def similar() -> tuple[Examples, Examples]:
     return sets.train_set("stsb"), sets.report_sets("stsb")["test"]
 
 
 def captions() -> Examples:
-    """To learn vectors from no labels are needed: every sentence of the training pairs, of MRPC's
-    and of SNLI's captions once, and some of SQuAD's contexts; none of the reported set, which has
-    some in common with them. Vectors are made text by text: who is paired with whom is chance."""
+    """To learn vectors from no labels are needed: the training pairs, those of MRPC, and 40,000 of
+    SNLI's captions; without any sentence of the reported set, which has some in common with
+    them."""
     own, news = sets.train_set("stsb"), sets.train_set("mrpc")
     with gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
-    read = sentences(sets.together(shifts(slice(2000))))
-    texts = [
-        *(text for part in (own, news) for text in (*part.texts, *(part.pairs or ()))),
-        *(row[side] for row in every for side in ("sentence1", "sentence2")),
-        *(read.pairs or ()),
-    ]
+    some = np.random.default_rng(SEED).permutation(len(every))[:CAPTIONS]
+    drawn = [every[i] for i in some]
+    texts = [*own.texts, *news.texts, *(row["sentence1"] for row in drawn)]
+    pairs = [*(own.pairs or ()), *(news.pairs or ()), *(row["sentence2"] for row in drawn)]
     _, test = similar()
     seen = {*test.texts, *(test.pairs or ())}
-    new = [text for text in dict.fromkeys(texts) if text not in seen]
-    order = np.random.default_rng(SEED).permutation(len(new) // 2 * 2)
-    one, other = ([new[i] for i in half] for half in np.split(order, 2))
-    return Examples(one, other, None)
+    new = [i for i, both in enumerate(zip(texts, pairs, strict=True)) if seen.isdisjoint(both)]
+    return Examples(texts, pairs, None).take(new)
 
 
 def paraphrases() -> tuple[Examples, Examples]:
@@ -189,21 +179,11 @@ RUNS = {
         1.5,
         dense=None,
         lr=6e-4,
-        batch=64,
         method=Pool(first=1),
         unseen=captions,
     ),
     "cranfield": Run(
-        "rank",
-        searched,
-        ("2x", "3x"),
-        256,
-        0.1,
-        1,
-        dense=1,
-        start="squad",
-        batch=16,
-        unseen=searched_anew,
+        "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
     ),
     "squad": Run(
         "answer",
@@ -224,14 +204,13 @@ RUNS = {
         squad2,
         ("1.7x",),
         384,
-        0,
-        1,
+        0.25,
+        0.75,
         dense=1,
         start="squad",
-        batch=16,
-        labels=0.5,
-        score="probes",
-        settings={"no_answer": True, "dropped": "zero"},
+        score="probe",
+        unseen=asked_anew2,
+        settings={"no_answer": True},
     ),
     "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2, unseen=posted_anew),
     "mrpc-mpnet": Run(

@@ -178,16 +178,6 @@ def test_no_added_question_is_answered(asked: list[tuple[int, int]], share: floa
         assert f"p{asked[row][1]}" not in context
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_unanswerable_questions_look_answerable(seed: int):
-    """They are asked of the paragraph that has most of their words."""
-    contexts = ["Rome fell in 476.", "Troy fell.", "When did Troy burn?", "When the moon fell"]
-    asked = ["When did Rome fall?", "a", "b", "c"]
-    examples = Examples(asked, contexts, [[("476", 13)], [], [], []], articles=[0] * 4)
-    added = unanswerable(examples, 1.0, seed).take([4])
-    assert added == Examples(asked[:1], [contexts[2]], [[]], articles=[0])
-
-
 def test_case_does_not_hide_an_answer():
     examples = Examples(["q"], [ROME], [[("BURNED", 5)]], articles=[0])
     two = Examples([*examples.texts, "r"], [ROME, TROY], [[("BURNED", 5)], []], articles=[0, 0])

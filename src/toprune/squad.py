@@ -3,7 +3,6 @@
 `data.load` reads them like any other source; what is particular to them is here.
 """
 
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -40,8 +39,8 @@ def unanswerable(examples: Examples, share: float, seed: int) -> Examples:
 
     SQuAD v2.0 has questions that their paragraph does not answer; where such training data are not
     at hand, these stand in: a question is asked of another paragraph of the same article, in which
-    none of its answers occurs, of these the one that has most of its words. A share of 0.5 makes a
-    third of all, as in v2.0. They are easier than v2.0's, which people wrote to look answerable.
+    none of its answers occurs. A share of 0.5 makes a third of all, as in v2.0. They are easier
+    than v2.0's, which people wrote to look answerable.
     """
     if not 0 < share <= 1:
         raise UserError(f"a share of {share} unanswerable questions is not in (0, 1]; try 0.5")
@@ -62,8 +61,7 @@ def unanswerable(examples: Examples, share: float, seed: int) -> Examples:
     for row in rng.permutation(answered):
         if len(rows) == wanted:
             break
-        own = examples.texts[row], contexts[row], labels[row]
-        other = _silent(paragraphs[articles[row]], *own, rng)
+        other = _silent(paragraphs[articles[row]], contexts[row], labels[row], rng)
         if other is not None:
             rows.append(int(row))
             others.append(other)
@@ -83,23 +81,13 @@ def unanswerable(examples: Examples, share: float, seed: int) -> Examples:
 
 
 def _silent(
-    paragraphs: Mapping[str, str],
-    question: str,
-    own: str,
-    answers: Sequence[Span],
-    rng: np.random.Generator,
+    paragraphs: Mapping[str, str], own: str, answers: Sequence[Span], rng: np.random.Generator
 ) -> str | None:
-    """Of the paragraphs other than its own in which no answer occurs, whatever the case, the one
-    that has most words of the question: it looks most as if it had one, too."""
+    """Some paragraph other than its own in which no answer occurs, whatever the case."""
     written = list(paragraphs)
-    texts, asked = [text.casefold() for text, _ in answers], _words(question.casefold())
-    silent = [
-        written[i]
-        for i in rng.permutation(len(written))  # of equals any
-        if written[i] != own and not any(text in paragraphs[written[i]] for text in texts)
-    ]
-    return max(silent, key=lambda other: len(asked & _words(paragraphs[other])), default=None)
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text))
+    texts = [text.casefold() for text, _ in answers]
+    for i in rng.permutation(len(written)):
+        compared = paragraphs[written[i]]
+        if written[i] != own and not any(text in compared for text in texts):
+            return written[i]
+    return None
