@@ -29,7 +29,7 @@ from toprune.tasks import Classify
 from train_cost import BATCHES, interleave
 
 OUT = Path(__file__).parent / "results" / "finetune_cost.json"
-LENGTHS, BATCH, ROUNDS = (128, 256, 512), 16, 5
+LENGTHS, BATCH, ROUNDS = (128, 256, 512), 8, 4
 # name: ours, dropout, bfloat16
 WAYS = {
     "stock, dropout": (False, True, False),
