@@ -5,8 +5,10 @@ measured, exported and timed.
     python benchmarks/tasks.py trecqa --bf16              # faster, where the CPU has it
     python benchmarks/tasks.py --time                     # on a quiet machine: latency of bundles
 
-One recipe a task, fixed beforehand; nothing here was chosen by a reported set. Models and bundles
-go to the cache directory, one JSON a run to results/tasks. What is there is not done again.
+One recipe a task. Nothing was chosen by a reported set, but recipes were changed after an earlier
+run had been seen there; README and LOG.md say which (TREC-QA, SQuAD), and the runs that went before
+are in results/selection. Models and bundles go to the cache directory, one JSON a run to
+results/tasks. What is there is not done again.
 """
 
 import argparse
