@@ -12,7 +12,9 @@ top more often than any other code: we read it as the paper whose author asked t
 take it out of that query's candidates, as neither relevant nor not. Queries that share it are of
 one author and much alike, so they stay in one split.
 
-TREC-QA has 93 training questions; there are more of SQuAD's form (`sentences`).
+TREC-QA has 93 training questions; there are more of SQuAD's form (`sentences`). Cranfield has 119:
+titles of its papers ask, too, and BM25 and the embedded model's vectors together judge
+(`judged_softly`).
 
     python benchmarks/candidates.py    # results/candidates.json: sizes, recall, order given
 """
@@ -30,6 +32,7 @@ import numpy as np
 
 from sets import DATA, say
 from toprune.data import Examples
+from toprune.demo import model_directory
 from toprune.report import environment
 from toprune.run.texts import Row
 from toprune.tasks.rank import Rank, ranking
@@ -38,6 +41,8 @@ RESULT = Path(__file__).parent / "results" / "candidates.json"
 K1, B = 1.2, 0.75
 DEPTH = 50  # candidates per query
 NEGATIVES = 20  # per training query, drawn from its candidates
+LEXICAL = 0.01  # of BM25's score beside a cosine; the best of five on the validation queries
+MIDDLE, STEEP = 0.65, 12.0  # of that sum: where a pair is called relevant by half, and how sharply
 SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|\Z)", re.DOTALL)
 TEST, VALIDATION = 75, 30  # queries, at least; the other 120 or so are for training
 
@@ -114,6 +119,48 @@ def cranfield(depth: int = DEPTH, seed: int = 0) -> dict[str, Examples]:
     return found
 
 
+def judged_softly(titles: slice, *, queries: bool = True, seed: int = 0) -> Examples:
+    """Pairs whose relevance is a number between 0 and 1: what BM25 and the cosine of the embedded
+    model's vectors say together; `cosines` says how good a judge that is.
+
+    Of every paper's title those of BM25's best (`DEPTH`, shuffled, without the paper itself) that
+    `titles` cuts out; with `queries` also all candidates of the training queries, where people's
+    judgement counts as much. Texts of validation and test queries are not used.
+    """
+    documents, asked = _collection()
+    rng = np.random.default_rng(seed)
+    chosen = _split(asked, np.random.default_rng(seed))["train"] if queries else []
+    wanted: list[tuple[str, list[int], dict[int, int] | None]] = []
+    for query in chosen:
+        found = query.order[:DEPTH]
+        missed = [d for d in query.relevance if d not in found]
+        wanted.append((query.text, found + missed, query.relevance))
+    index, ids = BM25(list(documents.values())), np.array(list(documents))
+    for document, title in _titles().items():
+        ranked = ids[np.argsort(-index.scores(title), kind="stable")]
+        drawn = rng.permutation(ranked[ranked != document][:DEPTH])[titles]
+        wanted.append((title, drawn.tolist(), None))
+    place = {document: i for i, document in enumerate(documents)}
+    vectors = _vectors([text for text, _, _ in wanted])
+    among = _vectors(list(documents.values()))
+    pairs: list[tuple[str, str, float]] = []
+    for (text, found, relevance), vector in zip(wanted, vectors, strict=True):
+        both = among @ vector + LEXICAL * index.scores(text)
+        for d in found:
+            soft = 1 / (1 + np.exp(-STEEP * (both[place[d]] - MIDDLE)))
+            label = soft if relevance is None else (soft + (d in relevance)) / 2
+            pairs.append((text, documents[d], float(label)))
+    return _examples(pairs)
+
+
+def _vectors(texts: list[str]) -> np.ndarray:
+    """(N, D), of length one."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(model_directory()), device="cpu")
+    return model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+
+
 def _examples(pairs: list[tuple[str, str, float]]) -> Examples:
     texts, candidates, labels = (list(column) for column in zip(*pairs, strict=True))
     return Examples(texts, candidates, labels)
@@ -161,6 +208,12 @@ def _collection() -> tuple[dict[int, str], list[Query]]:
     return documents, queries
 
 
+def _titles() -> dict[int, str]:
+    documents, _ = _collection()
+    rows = _read(DATA / "cranfield" / "docs.jsonl.gz")
+    return {row["id"]: row["title"] for row in rows if row["id"] in documents and row["title"]}
+
+
 def _split(queries: list[Query], rng: np.random.Generator) -> dict[str, list[Query]]:
     by_source: dict[int, list[Query]] = {}
     for query in queries:
@@ -182,13 +235,32 @@ def _read(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
+def cosines(examples: Examples) -> dict[str, dict[str, float]]:
+    """Metrics of Cranfield's candidates in the order of BM25's score beside the cosine, by its
+    weight: the judge of `judged_softly`."""
+    documents, _ = _collection()
+    place = {text: i for i, text in enumerate(documents.values())}
+    index, among = BM25(list(documents.values())), _vectors(list(documents.values()))
+    queries = list(dict.fromkeys(examples.texts))
+    vectors = dict(zip(queries, _vectors(queries), strict=True))
+    lexical = {query: index.scores(query) for query in queries}
+    pairs = [(q, place[d]) for q, d in zip(examples.texts, examples.pairs or [], strict=True)]
+    cosine = np.array([vectors[query] @ among[d] for query, d in pairs])
+    bm25 = np.array([lexical[query][d] for query, d in pairs])
+    weights = (0.0, LEXICAL / 2, LEXICAL, 2 * LEXICAL, 3 * LEXICAL)
+    return {f"{w:g}": Rank().metrics(_judged(cosine + w * bm25, examples)) for w in weights}
+
+
+def _judged(scores: np.ndarray, examples: Examples) -> np.ndarray:
+    rows = [Row(np.zeros(1, np.int64), None, text=i) for i in range(len(examples))]
+    return Rank().judge([np.array([score]) for score in scores], rows, examples)
+
+
 def _describe(found: dict[str, Examples]) -> dict[str, Any]:
     """Sizes, and the metrics of the order in which the candidates are given."""
     told: dict[str, Any] = {}
     for split, examples in found.items():
-        rows = [Row(np.zeros(1, np.int64), None, text=i) for i in range(len(examples))]
-        given = [np.array([-i]) for i in range(len(examples))]
-        judged = Rank().judge(given, rows, examples)
+        judged = _judged(-np.arange(len(examples)), examples)
         counts = {"pairs": len(examples), "queries": len(set(examples.texts))}
         told[split] = counts | {"judged": len(judged)} | Rank().metrics(judged)
         say(f"{split}: {told[split]}")
@@ -196,10 +268,18 @@ def _describe(found: dict[str, Examples]) -> dict[str, Any]:
 
 
 def main() -> None:
-    sets = {"trecqa": _describe(trecqa()), "cranfield": _describe(cranfield())}
+    searched = cranfield()
+    sets = {"trecqa": _describe(trecqa()), "cranfield": _describe(searched)}
+    soft = cosines(searched["validation"])
+    say(f"cranfield, validation, cosine and so much of BM25: {soft}")
     recalls = {str(depth): recall(depth) for depth in (DEPTH, 2 * DEPTH)}
     say(f"cranfield, recall of the first stage: {recalls}")
-    found = {"sets": sets, "cranfield_recall": recalls, "environment": environment()}
+    found = {
+        "sets": sets,
+        "cranfield_recall": recalls,
+        "cosine": soft,
+        "environment": environment(),
+    }
     RESULT.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import sets
-from candidates import cranfield, sentences, trecqa
+from candidates import SENTENCE, cranfield, judged_softly, sentences, trecqa
 from dense import CACHE
 from mpnet import mpnet_directory
 from toprune.api import Data, finetune, prune
@@ -45,8 +45,7 @@ from toprune.tasks import Task, make_task
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
-CAPTIONS = 40_000  # pairs of SNLI from which vectors are learned
-POSTS, MORE_POSTS = 4000, 5000  # of 20News: to fine-tune with, and others to prune with
+POSTS = 4000  # of 20News to fine-tune with; the others are for pruning
 SEED = 0
 SQUAD = sets.DATA / "squad"
 
@@ -67,6 +66,7 @@ class Run:
     lr: float = 1e-4
     dense_lr: float | None = None  # of the fine-tuning before; None: the same
     batch: int = 32
+    dense_batch: int | None = None  # of the fine-tuning before; None: the same
     labels: float = 0.0  # weight of the label loss beside distillation
     method: Method = field(default_factory=Top)
     score: Score | None = None  # by which tokens are ranked; None: the method's own
@@ -109,9 +109,10 @@ def news() -> tuple[Examples, Examples]:
 
 
 def posted_anew() -> Examples:
-    """The next posts of the same shuffled training set: what it was trained on the dense model
+    """The other posts of the same shuffled training set: what it was trained on the dense model
     knows by heart. No labels are needed."""
-    return sets.train_set("20news", POSTS + MORE_POSTS).take(range(POSTS, POSTS + MORE_POSTS))
+    every = sets.train_set("20news")
+    return every.take(np.random.default_rng(SEED).permutation(len(every))[POSTS:])
 
 
 def answered() -> tuple[Examples, Examples]:
@@ -128,25 +129,37 @@ def answered_anew() -> Examples:
     return replace(sets.together([own, sentences(asked)]), labels=None)
 
 
+def searched() -> tuple[Examples, Examples]:
+    """119 queries are few to learn from: titles ask, too, each with 6 candidates; relevance by
+    people's judgement, BM25 and the embedded model's vectors."""
+    return judged_softly(slice(6)), cranfield()["test"]
+
+
+def searched_anew() -> Examples:
+    """The training queries again and 6 other candidates of each title, without labels."""
+    return replace(judged_softly(slice(6, 12)), labels=None)
+
+
 def similar() -> tuple[Examples, Examples]:
     return sets.train_set("stsb"), sets.report_sets("stsb")["test"]
 
 
-def captions() -> Examples:
-    """To learn vectors from no labels are needed: the training pairs, those of MRPC, and 40,000 of
-    SNLI's captions; without any sentence of the reported set, which has some in common with
-    them."""
-    own, news = sets.train_set("stsb"), sets.train_set("mrpc")
+def loose() -> Examples:
+    """To learn vectors no labels are needed, only sentences: of the training pairs, of MRPC, of
+    SNLI's captions and of SQuAD's paragraphs, each once, two at a time as they fall; without any
+    of the reported set, which has some in common with them."""
     with gzip.open(sets.DATA / "snli" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
-        every = [json.loads(line) for line in lines]
-    some = np.random.default_rng(SEED).permutation(len(every))[:CAPTIONS]
-    drawn = [every[i] for i in some]
-    texts = [*own.texts, *news.texts, *(row["sentence1"] for row in drawn)]
-    pairs = [*(own.pairs or ()), *(news.pairs or ()), *(row["sentence2"] for row in drawn)]
+        captions = [json.loads(line) for line in lines]
+    own, news = sets.train_set("stsb"), sets.train_set("mrpc")
+    paragraphs = dict.fromkeys(sets.together(shifts(slice(None))).pairs or [])
+    found = [*own.texts, *(own.pairs or []), *news.texts, *(news.pairs or [])]
+    found += [row[side] for row in captions for side in ("sentence1", "sentence2")]
+    found += [part for paragraph in paragraphs for part in SENTENCE.findall(paragraph)]
     _, test = similar()
-    seen = {*test.texts, *(test.pairs or ())}
-    new = [i for i, both in enumerate(zip(texts, pairs, strict=True)) if seen.isdisjoint(both)]
-    return Examples(texts, pairs, None).take(new)
+    every = sorted({*found} - {*test.texts, *(test.pairs or [])})
+    drawn = [every[i] for i in np.random.default_rng(SEED).permutation(len(every))]
+    half = len(drawn) // 2
+    return Examples(drawn[:half], drawn[half : 2 * half], None)
 
 
 def paraphrases() -> tuple[Examples, Examples]:
@@ -178,14 +191,23 @@ RUNS = {
         ("2x",),
         128,
         0,
-        1.5,
+        3,
         dense=None,
         lr=6e-4,
         method=Pool(first=1),
-        unseen=captions,
+        unseen=loose,
     ),
     "cranfield": Run(
-        "rank", lambda: _split(cranfield()), ("2x", "3x"), 256, 0.5, 1.5, dense=1, start="trecqa"
+        "rank",
+        searched,
+        ("2x", "3x"),
+        256,
+        0.2,
+        1.4,
+        dense=1,
+        start="squad",
+        batch=16,
+        unseen=searched_anew,
     ),
     "squad": Run(
         "answer",
@@ -214,7 +236,18 @@ RUNS = {
         unseen=asked_anew2,
         settings={"no_answer": True},
     ),
-    "20news": Run("classify", news, ("3x", "5x"), 512, 0.25, 1.25, dense=2, unseen=posted_anew),
+    "20news": Run(
+        "classify",
+        news,
+        ("3x", "5x"),
+        512,
+        0.25,
+        2.75,
+        dense=2,
+        batch=16,
+        dense_batch=32,
+        unseen=posted_anew,
+    ),
     "mrpc-mpnet": Run(
         "classify",
         paraphrases,
@@ -258,7 +291,7 @@ def dense_model(
             0,
             run.dense,
             lr=run.dense_lr or run.lr,
-            batch_size=run.batch,
+            batch_size=run.dense_batch or run.batch,
             label_weight=1.0,
             bf16=bf16,
             dropout=False,

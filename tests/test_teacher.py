@@ -23,8 +23,10 @@ CLASSIFY = Classify()
 PROBES = torch.from_numpy(np.random.default_rng(0).normal(size=(LAYERS - 1, WIDTH))).float()
 
 
-def taught(model: Any, probes: torch.Tensor | None = None, task: Any = CLASSIFY) -> Teacher:
-    return teach(model, task, FEATURES, Collate(make_tokenizer()), probes=probes)
+def taught(
+    model: Any, probes: torch.Tensor | None = None, task: Any = CLASSIFY, *, bf16: bool = False
+) -> Teacher:
+    return teach(model, task, FEATURES, Collate(make_tokenizer()), probes=probes, bf16=bf16)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -149,3 +151,18 @@ def test_teaching_leaves_no_trace() -> None:
     assert model.training
     assert attached(model) is None
     assert np.array_equal(taught(model.eval()).logits, before)  # dropout was off
+
+
+@pytest.mark.parametrize("probes", [None, PROBES])
+def test_words_in_bfloat16_are_the_same_to_its_digits(probes: torch.Tensor | None) -> None:
+    """The products are really in bfloat16, what is kept is not."""
+    model, seen = make_model("bert"), set[torch.dtype]()
+    exact = taught(model, probes)
+    model.classifier.register_forward_hook(lambda *given: seen.add(given[-1].dtype))
+    found = taught(model, probes, bf16=True)
+    assert seen == {torch.bfloat16}
+    for name in ("logits", "scores", "states"):
+        one, other = getattr(found, name), getattr(exact, name)
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, atol=0.03 * np.abs(other).max())
+        assert not np.array_equal(one, other)

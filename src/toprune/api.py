@@ -352,7 +352,8 @@ def _known(folder: Path, job: Job, about: dict[str, Any]) -> Path:
     """Of this model, task and texts, or one clear line."""
     settings = settings_of(job)
     same = ("task", "task_settings", "examples", "lengths", "protect", "protect_until")
-    about |= {name: settings[name] for name in same} | {"seed": job.training.seed}
+    about |= {name: settings[name] for name in same}
+    about |= {"seed": job.training.seed, "bf16": job.training.bf16}
     folder.mkdir(parents=True, exist_ok=True)
     try:
         settle(folder, about)

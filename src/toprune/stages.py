@@ -265,7 +265,15 @@ def teacher_of(job: Job) -> Teacher:
     def compute() -> None:
         with bar("asking the dense model", len(job.features)) as advance:
             plain = Collate(job.tokenizer)
-            words = teach(job.model, job.task, job.features, plain, probes=probes, progress=advance)
+            words = teach(
+                job.model,
+                job.task,
+                job.features,
+                plain,
+                probes=probes,
+                bf16=job.training.bf16,
+                progress=advance,
+            )
             words.save(folder)
 
     once(folder, compute)

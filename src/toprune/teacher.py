@@ -109,9 +109,11 @@ def teach(
     collate: Collate,
     *,
     probes: Tensor | None,
+    bf16: bool = False,
     progress: Any = None,
 ) -> Teacher:
     """Run the dense model over the training set once; the words may be as large as the disk.
+    `bf16`: with products in bfloat16, as the student that will hear them is trained.
 
     Target of the ranking: the attention received in the last layer (ToP), or with probes what the
     dense model's own probe says at each layer, which keeps the ranking where it was fitted.
@@ -130,15 +132,15 @@ def teach(
     training = model.training
     attach_policy(model.eval(), listen)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
             for rows, batch in in_batches(features, collate):
                 told, out = ask(model, task, batch, output_hidden_states=not whole)
-                said = told.numpy(force=True)
+                said = told.float().numpy(force=True)
                 if logits is None:
                     logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
                 if not whole:
-                    states[rows] = first_states(out.hidden_states).numpy(force=True)
-                given = torch.stack(listen.scores, -1).numpy(force=True)  # (B, S, P)
+                    states[rows] = first_states(out.hidden_states).half().numpy(force=True)
+                given = torch.stack(listen.scores, -1).float().numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):
                     own = slice(starts[row], starts[row + 1])
                     scores[own] = given[b, : lengths[row]]
