@@ -17,7 +17,7 @@ TITLES = {
     "stsb-embed": ("STS-B test, embeddings", "spearman"),
 }
 HEAD = (
-    "| task (metric) | trained on | asked | executed, unpadded | dense | pruned "
+    "| task (metric) | trained on | pruned with | asked | executed, unpadded | dense | pruned "
     "| difference (95 %) | int8 | faster, fp32 | faster, int8 | int8 over dense fp32 |"
 )
 
@@ -25,7 +25,7 @@ HEAD = (
 def parts() -> dict[str, str]:
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     found.sort(key=lambda run: (list(TITLES).index(run["name"]), run["budget"]["asked"]))
-    lines = [HEAD, "|" + "---|" * 11, *map(_row, found)]
+    lines = [HEAD, "|" + "---|" * 12, *map(_row, found)]
     commits = sorted({str(run["environment"]["commit"]) for run in found})
     machines: dict[str, list[str]] = {}
     for run in found:
@@ -99,6 +99,7 @@ def _row(run: dict[str, Any]) -> str:
     cells = [
         f"{title} ({metric})",
         "brought" if run["dense_epochs"] is None else f"{run['trained_on']:,}",
+        f"{run.get('pruned_with', run['trained_on']):,}",
         run["budget"]["asked"],
         f"{run['budget']['executed']['unpadded']:.2f}x",
         f"{100 * run['dense'][metric]['value']:.1f}",
