@@ -40,7 +40,6 @@ from toprune.tasks.rank import Rank, ranking
 RESULT = Path(__file__).parent / "results" / "candidates.json"
 K1, B = 1.2, 0.75
 DEPTH = 50  # candidates per query
-NEGATIVES = 20  # per training query, drawn from its candidates
 LEXICAL = 0.01  # of BM25's score beside a cosine; the best of five on the validation queries
 MIDDLE, STEEP = 0.65, 12.0  # of that sum: where a pair is called relevant by half, and how sharply
 SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|\Z)", re.DOTALL)
@@ -98,40 +97,32 @@ def trecqa() -> dict[str, Examples]:
 
 
 def cranfield(depth: int = DEPTH, seed: int = 0) -> dict[str, Examples]:
-    """BM25's `depth` best for each query, in its order: an untouched order is the first stage's.
-
-    In train: every relevant document, found or not, and a few of the others that BM25 found.
-    """
+    """BM25's `depth` best for each query, in its order: an untouched order is the first stage's."""
     documents, queries = _collection()
-    rng = np.random.default_rng(seed)
     found: dict[str, Examples] = {}
-    for split, chosen in _split(queries, rng).items():
-        pairs: list[tuple[str, str, float]] = []
-        for query in chosen:
-            best = query.order[:depth]
-            if split == "train":
-                others = [d for d in best if d not in query.relevance]
-                drawn = rng.permutation(len(others))[:NEGATIVES]
-                kept = {*query.relevance, *(others[i] for i in drawn)}
-                best = [d for d in query.order if d in kept]
-            pairs += [(query.text, documents[d], float(query.relevance.get(d, 0))) for d in best]
-        found[split] = _examples(pairs)
+    for split, chosen in _split(queries, np.random.default_rng(seed)).items():
+        found[split] = _examples(
+            [
+                (query.text, documents[d], float(query.relevance.get(d, 0)))
+                for query in chosen
+                for d in query.order[:depth]
+            ]
+        )
     return found
 
 
-def judged_softly(titles: slice, *, queries: bool = True, seed: int = 0) -> Examples:
+def judged_softly(titles: slice, seed: int = 0) -> Examples:
     """Pairs whose relevance is a number between 0 and 1: what BM25 and the cosine of the embedded
     model's vectors say together; `cosines` says how good a judge that is.
 
     Of every paper's title those of BM25's best (`DEPTH`, shuffled, without the paper itself) that
-    `titles` cuts out; with `queries` also all candidates of the training queries, where people's
-    judgement counts as much. Texts of validation and test queries are not used.
+    `titles` cuts out; and all candidates of the training queries, with every relevant document,
+    found or not, where people's judgement counts as much. Validation and test queries are not used.
     """
     documents, asked = _collection()
     rng = np.random.default_rng(seed)
-    chosen = _split(asked, np.random.default_rng(seed))["train"] if queries else []
     wanted: list[tuple[str, list[int], dict[int, int] | None]] = []
-    for query in chosen:
+    for query in _split(asked, np.random.default_rng(seed))["train"]:
         found = query.order[:DEPTH]
         missed = [d for d in query.relevance if d not in found]
         wanted.append((query.text, found + missed, query.relevance))
@@ -277,7 +268,7 @@ def main() -> None:
     found = {
         "sets": sets,
         "cranfield_recall": recalls,
-        "cosine": soft,
+        "cranfield_cosine": soft,
         "environment": environment(),
     }
     RESULT.write_text(json.dumps(found, indent=1) + "\n")

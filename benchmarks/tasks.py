@@ -191,7 +191,7 @@ RUNS = {
         ("2x",),
         128,
         0,
-        3,
+        1.7,
         dense=None,
         lr=6e-4,
         method=Pool(first=1),
