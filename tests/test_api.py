@@ -66,8 +66,8 @@ def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch
         told = partial(lambda n, r, *a, **k: asked.append(n) or r(*a, **k), name, real)
         monkeypatch.setattr(stages, name, told)
 
-    def pruned(data=DATA, budget="2x", score: Score = "probe", **more):
-        training = Training(soft_epochs=0.5, hard_epochs=0.5, lr=1e-3)
+    def pruned(data=DATA, budget="2x", score: Score = "probe", bf16=False, **more):
+        training = Training(soft_epochs=0.5, hard_epochs=0.5, lr=1e-3, bf16=bf16)
         return toprune.prune(
             make_model(),
             data,
@@ -94,6 +94,8 @@ def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch
     assert asked == ["teach"]  # with other scores for the ranking to be distilled from
     with pytest.raises(UserError, match="of another model or of other texts"):
         pruned({"train": synthetic.rows(64, 5), "test": DATA["test"]}, known=known)
+    with pytest.raises(UserError, match="another --bf16; choose"):
+        pruned(bf16=True, known=known)
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -359,7 +359,8 @@ def _known(folder: Path, job: Job, about: dict[str, Any]) -> Path:
         settle(folder, about)
     except UserError as error:
         raise UserError(
-            f"{folder} is of another model or of other texts; choose another"
+            f"{folder} is of another model or of other texts, or made with another seed or "
+            "another --bf16; choose another"
         ) from error
     return folder
 
