@@ -179,7 +179,7 @@ RUNS = {
         0.2,
         2.6,
         dense=1,
-        start="squad",
+        start="reader",
         lr=2e-4,
         dense_lr=1e-4,
         unseen=answered_anew,
@@ -205,9 +205,20 @@ RUNS = {
         0.2,
         1.4,
         dense=1,
-        start="squad",
+        start="reader",
         batch=16,
         unseen=searched_anew,
+    ),
+    "reader": Run(  # not pruned: other runs set out from it
+        "answer",
+        squad,
+        (),
+        384,
+        0,
+        0,
+        dense=1,
+        lr=2e-4,
+        batch=16,
     ),
     "squad": Run(
         "answer",
@@ -215,9 +226,9 @@ RUNS = {
         ("1.7x",),
         384,
         0,
-        1,
+        2,
         dense=1,
-        dense_lr=2e-4,
+        start="reader",
         batch=16,
         labels=0.5,
         score="probes",
@@ -231,7 +242,7 @@ RUNS = {
         0.25,
         0.75,
         dense=1,
-        start="squad",
+        start="reader",
         score="probe",
         unseen=asked_anew2,
         settings={"no_answer": True},
@@ -298,7 +309,10 @@ def dense_model(
             seed=SEED,
         )
         data = Data(source, max_length=run.max_length)
-        start = CACHE / "dense" / f"task-{run.start}" if run.start else run.model()
+        start = run.model()
+        if run.start is not None:
+            first = RUNS[run.start]
+            start = dense_model(run.start, first, *first.sets(), bf16=bf16)
         report = finetune(start, data, task=run.made(), out=out, training=training, resume=True)
         sets.say(f"{name}, dense, {len(shown)} examples: {report['metrics']}")
     return out
@@ -367,6 +381,7 @@ def do(name: str, budgets: list[str] | None = None, *, bf16: bool = False) -> No
             "trained_on": len(train),
             "pruned_with": len(learned_from),
             "dense_epochs": run.dense,
+            "dense_start": run.start,
             "training": training.settings(),
             "minutes": (time.time() - started) / 60,
             "environment": environment(),
