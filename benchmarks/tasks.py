@@ -67,7 +67,6 @@ class Run:
     dense_lr: float | None = None  # of the fine-tuning before; None: the same
     batch: int = 32
     dense_batch: int | None = None  # of the fine-tuning before; None: the same
-    labels: float = 0.0  # weight of the label loss beside distillation
     method: Method = field(default_factory=Top)
     score: Score | None = None  # by which tokens are ranked; None: the method's own
     unseen: Callable[[], Examples] | None = None  # texts to prune with; None: those of fine-tuning
@@ -81,6 +80,11 @@ class Run:
 def squad() -> tuple[Examples, Examples]:
     """Trained on 7,000 questions of each of three other sources, reported on the official dev."""
     return sets.together(shifts(slice(7000))), read_squad(next(SQUAD.glob("dev-v1.1*")))
+
+
+def asked_anew() -> Examples:
+    """These questions and the 6,759 others of the same sources, without labels."""
+    return replace(sets.together(shifts(slice(None))), labels=None)
 
 
 def squad2() -> tuple[Examples, Examples]:
@@ -179,7 +183,7 @@ RUNS = {
         0.2,
         2.6,
         dense=1,
-        start="reader",
+        start="squad",
         lr=2e-4,
         dense_lr=1e-4,
         unseen=answered_anew,
@@ -205,20 +209,9 @@ RUNS = {
         0.2,
         1.4,
         dense=1,
-        start="reader",
+        start="squad",
         batch=16,
         unseen=searched_anew,
-    ),
-    "reader": Run(  # not pruned: other runs set out from it
-        "answer",
-        squad,
-        (),
-        384,
-        0,
-        0,
-        dense=1,
-        lr=2e-4,
-        batch=16,
     ),
     "squad": Run(
         "answer",
@@ -226,12 +219,12 @@ RUNS = {
         ("1.7x",),
         384,
         0,
-        2,
+        1.5,
         dense=1,
-        start="reader",
+        lr=2e-4,
         batch=16,
-        labels=0.5,
         score="probes",
+        unseen=asked_anew,
         settings={"dropped": "zero"},
     ),
     "squad2": Run(
@@ -242,7 +235,7 @@ RUNS = {
         0.25,
         0.75,
         dense=1,
-        start="reader",
+        start="squad",
         score="probe",
         unseen=asked_anew2,
         settings={"no_answer": True},
@@ -348,7 +341,6 @@ def do(name: str, budgets: list[str] | None = None, *, bf16: bool = False) -> No
             run.hard,
             lr=run.lr,
             batch_size=run.batch,
-            label_weight=run.labels,
             bf16=bf16,
             seed=SEED,
         )
@@ -381,7 +373,6 @@ def do(name: str, budgets: list[str] | None = None, *, bf16: bool = False) -> No
             "trained_on": len(train),
             "pruned_with": len(learned_from),
             "dense_epochs": run.dense,
-            "dense_start": run.start,
             "training": training.settings(),
             "minutes": (time.time() - started) / 60,
             "environment": environment(),
