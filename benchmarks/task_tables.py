@@ -92,8 +92,6 @@ def _row(run: dict[str, Any]) -> str:
         title += ", `--score probes`"
     if run["task"] == "answer" and run["task_settings"].get("dropped") == "zero":
         title += ", `--dropped zero`"
-    if weight := run["training"]["label_weight"]:
-        title += f", `--label-weight {weight}`"
     gap = run["difference"][metric]
     low, high = 100 * gap["low"], 100 * gap["high"]
     cells = [
