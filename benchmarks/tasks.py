@@ -187,6 +187,7 @@ RUNS = {
         start="squad",
         lr=2e-4,
         dense_lr=1e-4,
+        score="probes",
         unseen=answered_anew,
         free=("2x", "3x"),
     ),
