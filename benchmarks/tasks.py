@@ -304,8 +304,9 @@ def dense_model(
             seed=SEED,
         )
         data = Data(source, max_length=run.max_length)
-        start = run.model()
-        if run.start is not None:
+        if run.start is None:
+            start = run.model()
+        else:
             first = RUNS[run.start]
             start = dense_model(run.start, first, *first.sets(), bf16=bf16)
         report = finetune(start, data, task=run.made(), out=out, training=training, resume=True)
