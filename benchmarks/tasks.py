@@ -71,6 +71,7 @@ class Run:
     method: Method = field(default_factory=Top)
     score: Score | None = None  # by which tokens are ranked; None: the method's own
     unseen: Callable[[], Examples] | None = None  # texts to prune with; None: those of fine-tuning
+    token_states: bool = False  # taught beside the first token's, which a ranker reads
     free: tuple[str, ...] = ()  # budgets that a protected query puts out of reach: it may go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task
 
@@ -128,9 +129,9 @@ def answered() -> tuple[Examples, Examples]:
 
 
 def answered_anew() -> Examples:
-    """The official pairs and 6,000 further questions of SQuAD's form, without labels."""
+    """The official pairs and 16,500 further questions of SQuAD's form, without labels."""
     own, _ = _split(trecqa())
-    asked = sets.together(shifts(slice(1500, 3500)))
+    asked = sets.together(shifts(slice(1500, 7000)))
     return replace(sets.together([own, sentences(asked)]), labels=None)
 
 
@@ -181,13 +182,14 @@ RUNS = {
         answered,
         ("2x", "3x"),
         128,
-        0.2,
-        2.6,
+        0.1,
+        1.5,
         dense=1,
         start="squad",
         lr=2e-4,
         dense_lr=1e-4,
         score="probes",
+        token_states=True,
         unseen=answered_anew,
         free=("2x", "3x"),
     ),
@@ -221,7 +223,7 @@ RUNS = {
         ("1.7x",),
         384,
         0,
-        1.5,
+        3,
         dense=1,
         lr=2e-4,
         batch=16,
@@ -344,6 +346,7 @@ def do(name: str, budgets: list[str] | None = None, *, bf16: bool = False) -> No
             run.hard,
             lr=run.lr,
             batch_size=run.batch,
+            token_states=run.token_states,
             bf16=bf16,
             seed=SEED,
         )

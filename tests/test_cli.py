@@ -220,7 +220,7 @@ def test_defaults_are_those_of_the_library():
     soft = cli.soft_share(epochs, None)
     assert (soft, epochs - soft) == (training.soft_epochs, training.hard_epochs)
     names = ("lr", "mask_lr", "sparsity_warmup", "batch_size", "accumulation", "label_weight")
-    for name in (*names, "bf16", "seed", "report_to"):
+    for name in (*names, "token_states", "bf16", "seed", "report_to"):
         assert options[name].default == getattr(training, name)
     assert float(options["distill_weight"].default) == top.distill_weight
     for name in ("constraint", "distill", "bins", "top_k"):

@@ -347,7 +347,7 @@ def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:
     learner = Learner(student.model, Answer(), label_weight=0.0, state_weight=3.0, dense=dense)
     assert learner.state_dict().keys() == student.state_dict().keys()
     learner(teacher_logits=teacher, **batch)["loss"].backward()
-    assert learner.parts.keys() == {"distill", "state"}
+    assert learner.parts.keys() == {"distill", "states"}
     assert all(p.grad is None for p in dense.parameters())
     plan = attached(student.model).policy.plan  # type: ignore[union-attr]
     squares: list[list[Tensor]] = [[] for _ in range(LAYERS)]
@@ -365,7 +365,7 @@ def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:
             assert len(left) == (len(text) if layer < 1 else stay)
             squares[layer].append((one[0] - other[0, left]).square().mean(1))
     gap = torch.stack([torch.cat(layer).mean() for layer in squares]).mean()
-    assert learner.parts["state"] == pytest.approx(ALL_TOKENS * 3 * float(gap.detach()), rel=1e-4)
+    assert learner.parts["states"] == pytest.approx(ALL_TOKENS * 3 * float(gap.detach()), rel=1e-4)
 
 
 def test_model_can_be_copied_after_a_pass_that_was_trained() -> None:

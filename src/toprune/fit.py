@@ -47,6 +47,9 @@ class Training:
     sparsity_warmup: float = 0.7  # share of the soft stage in which the target rises
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
     state_weight: float = 10.0  # of the states, layer by layer, of the tokens that the head reads
+    # of all tokens that are still there, too, where it reads the first one: the hard stage then
+    # asks the dense model at every step, for a smaller loss in longer time
+    token_states: bool = False
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     # None: while fine-tuning, not while distilling, where the dense model's answers are exact and
     # noise only blurs. Without it attention is fused, which counts on long texts.
@@ -81,7 +84,7 @@ class Learner(nn.Module):
         dense: Any = None,
     ):
         """`ranking`: with which answers that a token is are kept from being dropped; `dense`: the
-        model whose states those that stay are to have, where the head reads all of them."""
+        model whose states the tokens that stay are to have."""
         super().__init__()
         self._dense = (dense,)  # in a tuple: no part of what is trained and saved
         self.dropout, self.ranking = dropout, ranking
@@ -117,9 +120,9 @@ class Learner(nn.Module):
         if stated and teacher_states is not None:
             gap = F.mse_loss(first_states(out.hidden_states), teacher_states)
             terms["state"] = self.state_weight * gap
-        elif stated:
+        if stated and self._dense[0] is not None:
             gap = self._state_gap(inputs, out.hidden_states)
-            terms["state"] = ALL_TOKENS * self.state_weight * gap
+            terms["states"] = ALL_TOKENS * self.state_weight * gap
         if teacher_logits is not None:
             terms["distill"] = self.task.distill_loss(logits, teacher_logits, mask)
             if self.ranking is not None:

@@ -179,11 +179,16 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
 
 def _has_states(job: Job) -> bool:
     """Are the dense model's states asked for again, token by token? Where the head reads every
-    token they are its lesson, as the first token's are where it reads that one (`Teacher.states`).
-    Rows that are means of several have none to be like."""
-    wanted = job.training.hard_epochs > 0 and job.training.state_weight > 0
-    every = job.restore == "last" or by_token(job.task)
-    return wanted and every and job.score != "pooled"
+    token they are its lesson, as the first token's are where it reads that one (`Teacher.states`),
+    and a help there if wanted. Rows that are means of several have none to be like."""
+    training = job.training
+    possible = training.hard_epochs > 0 and training.state_weight > 0 and job.score != "pooled"
+    if training.token_states and not possible:
+        raise UserError(
+            "states of tokens (--token-states) are taught after the masks, to tokens that are not "
+            "merged, by a schedule that teaches states: not so here"
+        )
+    return possible and (training.token_states or job.restore == "last" or by_token(job.task))
 
 
 def shared_out(training: Training, stages: tuple[Stage, ...]) -> Training:

@@ -127,6 +127,13 @@ def prune(
     label_weight: Annotated[
         float, typer.Option(min=0, help="Weight of the labels beside the dense model's answers.")
     ] = 0.0,
+    token_states: Annotated[
+        bool,
+        typer.Option(
+            "--token-states",
+            help="Teach the dense model's states of all tokens that stay: slower, loses less.",
+        ),
+    ] = False,
     constraint: Annotated[
         Literal["projection", "lagrangian"], typer.Option(help="How masks are held to the budget.")
     ] = "projection",
@@ -204,6 +211,7 @@ def prune(
         accumulation=accumulation,
         bf16=bf16,
         label_weight=label_weight,
+        token_states=token_states,
         seed=seed,
         report_to=report_to,
         save_steps=save_steps,

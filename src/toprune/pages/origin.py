@@ -72,6 +72,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
         given |= {told.get(name, name): own.get(name) for name in names}
     flags = ["--no-gates"] if own.get("gates") is False else []
     flags += ["--bf16"] if training.get("bf16") else []
+    flags += ["--token-states"] if training.get("token_states") else []
     flags += ["--no-answer"] if asked.get("no_answer") else []
     flags += [f"--protect {shlex.quote(str(word))}" for word in inputs.get("protect", ())]
     is_held = settings.get("protect_until") is not None
