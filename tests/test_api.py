@@ -115,6 +115,21 @@ def test_bfloat16_is_for_training_alone(bf16, tmp_path):
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("training", "method"),
+    [
+        (Training(1, 0, token_states=True), "top"),
+        (Training(0, 1, token_states=True, state_weight=0), "top"),
+        (Training(0, 1, token_states=True), "pool"),
+    ],
+)
+def test_states_of_tokens_that_nothing_would_teach_are_refused(training, method):
+    with pytest.raises(UserError, match="--token-states"):
+        toprune.prune(
+            make_model(), DATA, "2x", tokenizer=make_tokenizer(), method=method, training=training
+        )
+
+
 @pytest.mark.parametrize(("dropout", "is_on"), [(None, True), (True, True), (False, False)])
 def test_fine_tuning_has_dropout_unless_told(dropout, is_on, tmp_path):
     model, seen = make_model(), []

@@ -129,6 +129,7 @@ def test_bench_side_by_side(place: Path, tmp_path: Path):
 
 def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: Path):
     options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--no-gates", "--bf16")
+    options = (*options, "--token-states")
     more = ("--first-layer", 1, "--constraint", "lagrangian", "--distill", "mse", "--protect", "w1")
     out = succeed(
         *("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "1.5x"),

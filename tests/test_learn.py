@@ -243,6 +243,11 @@ def answering(ranking: Ranking | None, seed: int = 3) -> tuple[Learner, dict[str
     return learner, pad(ASKED), teacher
 
 
+def classifying() -> tuple[Learner, dict[str, Tensor], Tensor]:
+    model = attach(make_model("bert"), make_plan("bert", (1, "1/3"), score="probe"))
+    return Learner(model, Classify(), label_weight=0.0), pad(ASKED), torch.eye(3)[:, :2]
+
+
 def kept_answers(learner: Learner, batch: dict[str, Tensor], teacher: Tensor) -> float:
     """Share of the probability that the teacher gives to tokens that stay."""
     learner(teacher_logits=teacher, **batch)
@@ -337,22 +342,26 @@ def test_answers_are_ranked_by_what_is_taught_whatever_the_stages(
     assert outcome.ranking is not None
 
 
-def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:
+@pytest.mark.parametrize("head", ["answer", "sequence"])
+def test_states_of_tokens_that_stay_are_those_of_the_dense_model(head: str) -> None:
     """By hand, text by text; a token that left is nobody's business, nor is the dense model's
-    weight anything to train or to save."""
-    student, batch, teacher = answering(None)
-    dense = make_model("bert", head="answer")
+    weight anything to train or to save. A head that reads the first token has its states beside
+    them, and no others after the last layer."""
+    student, batch, teacher = answering(None) if head == "answer" else classifying()
+    plan = attached(student.model).policy.plan  # type: ignore[union-attr]
+    dense = make_model("bert", head=head)
     for p in dense.parameters():
         p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
-    learner = Learner(student.model, Answer(), label_weight=0.0, state_weight=3.0, dense=dense)
+    learner = Learner(student.model, student.task, label_weight=0, state_weight=3, dense=dense)
     assert learner.state_dict().keys() == student.state_dict().keys()
-    learner(teacher_logits=teacher, **batch)["loss"].backward()
-    assert learner.parts.keys() == {"distill", "states"}
+    first = torch.zeros(len(ASKED), LAYERS, WIDTH) if head == "sequence" else None
+    learner(teacher_logits=teacher, teacher_states=first, **batch)["loss"].backward()
+    beside = [] if head == "answer" else ["state"]
+    assert learner.parts.keys() == {"distill", "states", *beside}
     assert all(p.grad is None for p in dense.parameters())
-    plan = attached(student.model).policy.plan  # type: ignore[union-attr]
     squares: list[list[Tensor]] = [[] for _ in range(LAYERS)]
     for text in ASKED:
-        alone = attach(make_model("bert", head="answer"), plan)
+        alone = attach(make_model("bert", head=head), plan)
         got = alone(**pad([text]), output_hidden_states=True).hidden_states[1:]
         want = dense(**pad([text]), output_hidden_states=True).hidden_states[1:]
         run = attached(alone)
@@ -361,8 +370,9 @@ def test_states_of_tokens_that_stay_are_those_of_the_dense_model() -> None:
             tokens = run.at[layer + 1]
             assert tokens is not None
             left = tokens.index[0].tolist()
-            stay = max(4, plan.lengths(len(text))[2])  # the question does
-            assert len(left) == (len(text) if layer < 1 else stay)
+            stay = max(4 * (head == "answer"), plan.lengths(len(text))[2])  # the question does
+            read = 1 if layer == LAYERS - 1 and head == "sequence" else stay
+            assert len(left) == (len(text) if layer < 1 else read)
             squares[layer].append((one[0] - other[0, left]).square().mean(1))
     gap = torch.stack([torch.cat(layer).mean() for layer in squares]).mean()
     assert learner.parts["states"] == pytest.approx(ALL_TOKENS * 3 * float(gap.detach()), rel=1e-4)
