@@ -90,6 +90,8 @@ def _row(run: dict[str, Any]) -> str:
         title += f", `--method {run['method']}`"
     if run["score"] == "probes":
         title += ", `--score probes`"
+    if run["training"].get("token_states"):
+        title += ", `--token-states`"
     if run["task"] == "answer" and run["task_settings"].get("dropped") == "zero":
         title += ", `--dropped zero`"
     gap = run["difference"][metric]
