@@ -6,8 +6,8 @@ measured, exported and timed.
     python benchmarks/tasks.py --time                     # on a quiet machine: latency of bundles
 
 One recipe a task. Nothing was chosen by a reported set, but recipes were changed after an earlier
-run had been seen there (all but MPNet's and SQuAD v2.0's; 20News at 3x, TREC-QA at 3x and
-Cranfield at 2x were made by older ones); LOG.md says how, and the runs that went before are in
+run had been seen there (all but MPNet's and SQuAD v2.0's; 20News at 3x and Cranfield at 2x
+were made by older ones); LOG.md says how, and the runs that went before are in
 results/selection. Models and bundles go to the cache directory, one JSON a run to results/tasks.
 What is there is not done again.
 """
