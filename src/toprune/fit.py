@@ -48,7 +48,7 @@ class Training:
     mask_lr: float | None = None  # of masks and multipliers; None: enough to cross over in time
     state_weight: float = 10.0  # of the states, layer by layer, of the tokens that the head reads
     # of all tokens that are still there, too, where it reads the first one: the hard stage then
-    # asks the dense model at every step, for a smaller loss in longer time
+    # asks the dense model at every step
     token_states: bool = False
     label_weight: float = 0.0  # of the label loss beside distillation; 0: labels are not needed
     # None: while fine-tuning, not while distilling, where the dense model's answers are exact and

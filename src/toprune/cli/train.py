@@ -131,7 +131,7 @@ def prune(
         bool,
         typer.Option(
             "--token-states",
-            help="Teach the dense model's states of all tokens that stay: slower, loses less.",
+            help="Teach the dense model's states of all tokens that stay: slower, may lose less.",
         ),
     ] = False,
     constraint: Annotated[
