@@ -185,8 +185,8 @@ def _has_states(job: Job) -> bool:
     possible = training.hard_epochs > 0 and training.state_weight > 0 and job.score != "pooled"
     if training.token_states and not possible:
         raise UserError(
-            "states of tokens (--token-states) are taught after the masks, to tokens that are not "
-            "merged, by a schedule that teaches states: not so here"
+            "--token-states has nothing to teach here: it needs epochs after those of the masks, a "
+            "schedule that teaches states (not the paper's) and tokens that are not merged (pool)"
         )
     return possible and (training.token_states or job.restore == "last" or by_token(job.task))
 
