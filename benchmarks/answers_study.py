@@ -20,20 +20,20 @@ from torch import Tensor
 import sets
 import tasks
 from toprune.api import Data, prune
-from toprune.attachment import attach_policy, detach
-from toprune.batching import in_batches
-from toprune.data import Examples
-from toprune.encode import Collate, encode
-from toprune.families import has_segments, sizes_of
-from toprune.fit import Training
-from toprune.heads import ask
-from toprune.methods.plain import Calibrate
-from toprune.models import load_model, load_tokenizer
-from toprune.plan import Score
-from toprune.probe import Record, fit_probes
-from toprune.report import environment
+from toprune.data.examples import Examples
+from toprune.methods.baselines import Calibrate
+from toprune.models.families import has_segments, sizes_of
+from toprune.models.heads import ask
+from toprune.models.load import load_model, load_tokenizer
+from toprune.plan.plan import Score
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.tokens import order, ranks
+from toprune.report.build import environment
 from toprune.tasks import Task, make_task
-from toprune.tokens import order, ranks
+from toprune.training.batches import in_batches
+from toprune.training.features import Collate, encode
+from toprune.training.learner import Training
+from toprune.training.probe import Record, fit_probes
 
 OUT = Path(__file__).parent / "results" / "answers_study.json"
 BUDGET = "1.7x"

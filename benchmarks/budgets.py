@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 import sets
-from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes, reduction
-from toprune.demo import model_directory
-from toprune.encode import encode, lengths
-from toprune.models import load_tokenizer
-from toprune.plan import DENOMINATOR, Plan, Step
-from toprune.report import environment
-from toprune.schedule import geometric, repair
+from toprune.cli.demo import model_directory
+from toprune.models.load import load_tokenizer
+from toprune.plan.budget import Budget, Lengths
+from toprune.plan.cost import Sizes, reduction
+from toprune.plan.plan import DENOMINATOR, Plan, Step
+from toprune.plan.schedule import geometric, repair
+from toprune.report.build import environment
 from toprune.tasks import make_task
+from toprune.training.features import encode, lengths
 
 OUT = Path(__file__).parent / "results" / "budgets.json"
 MINILM = Sizes(layers=6, width=384, heads=12, inner=1536)

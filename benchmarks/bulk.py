@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from soak import MAKE_BUNDLE, WORDS, resident
-from toprune.ray_cluster import Cluster
-from toprune.report import environment
+from toprune.io.ray import Cluster
+from toprune.report.build import environment
 from toprune.run.ray_bulk import score_file
 from toprune.run.runner import AHEAD
 

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from sets import DATA, say
-from toprune.data import Examples
-from toprune.demo import model_directory
-from toprune.report import environment
-from toprune.run.texts import Row
+from toprune.cli.demo import model_directory
+from toprune.data.examples import Examples
+from toprune.report.build import environment
 from toprune.tasks.rank import Rank, ranking
+from toprune.tasks.tokenize import Row
 
 RESULT = Path(__file__).parent / "results" / "candidates.json"
 K1, B = 1.2, 0.75

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import sets
 from toprune.api import Data, finetune
-from toprune.data import split_validation
-from toprune.demo import model_directory
-from toprune.fit import Training
+from toprune.cli.demo import model_directory
+from toprune.data.examples import split_validation
+from toprune.training.learner import Training
 
 CACHE = Path(os.environ.get("TOPRUNE_BENCH_CACHE", Path.home() / ".cache" / "toprune-bench"))
 EPOCHS = {"mrpc": 4, "rte": 5, "cola": 4, "stsb": 4, "imdb": 2}

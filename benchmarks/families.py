@@ -27,15 +27,15 @@ from transformers import (
 )
 
 from latency import RESULTS, SCHEDULES, SEED, Row, row_of, run_all, tell
-from toprune.bench import Feeds
-from toprune.budget import Lengths
-from toprune.cost import Sizes, reduction
+from toprune.compare.bench import Feeds
+from toprune.compare.timing import interleave, pinned
 from toprune.export.graph import dense_plan, input_names, write_onnx
 from toprune.export.quantize import quantize
-from toprune.families import family_of, max_positions
-from toprune.measure import interleave, pinned
-from toprune.plan import Plan, Step
-from toprune.report import environment
+from toprune.models.families import family_of, max_positions
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import Sizes, reduction
+from toprune.plan.plan import Plan, Step
+from toprune.report.build import environment
 from toprune.run.engines import OnnxRuntime
 
 TOKENS = 512

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 
 from sets import say
-from toprune.attachment import attach
-from toprune.batching import in_batches
-from toprune.data import Examples
-from toprune.demo import model_directory, read_reviews, split
-from toprune.encode import Collate, encode
-from toprune.fit import Learner
-from toprune.models import load_model, load_tokenizer
-from toprune.report import environment
-from toprune.stages import no_steps
+from toprune.cli.demo import model_directory, read_reviews, split
+from toprune.data.examples import Examples
+from toprune.models.load import load_model, load_tokenizer
+from toprune.pruning.attach import attach
+from toprune.report.build import environment
 from toprune.tasks import Classify
+from toprune.training.batches import in_batches
+from toprune.training.features import Collate, encode
+from toprune.training.learner import Learner
+from toprune.training.stages import no_steps
 from train_cost import BATCHES, interleave
 
 OUT = Path(__file__).parent / "results" / "finetune_cost.json"

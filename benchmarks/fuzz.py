@@ -4,8 +4,8 @@
     python benchmarks/fuzz.py --cases 200           # to try it: writes no result
     python benchmarks/fuzz.py --number 4711         # one case again, in this process
 
-Every case is a good bundle with one thing spoiled (tests/fuzzing.py), mostly signed anew, read by
-`Runner` and, where it reads that file, by torch (`evaluate`, `explain`, the page of a report).
+Every case is a good bundle with one thing spoiled (tests/support/fuzzing.py), mostly signed again,
+read by `Runner` and, where it reads that file, by torch (`evaluate`, `explain`, the report's page).
 Right are a refusal in one line and a finite answer. Cases run in processes of their own: one that
 dies or does not come back is counted and replaced. Texts go through a real pruned bundle, alone and
 among the others. Writes results/fuzz.json; exits with 1 if anything else was seen.
@@ -43,7 +43,7 @@ ROUND |= {"links": 2, "names of files": 2}
 
 
 def kind_of(number: int) -> str:
-    from fuzzing import KINDS  # pyright: ignore[reportMissingImports]
+    from support.fuzzing import KINDS  # pyright: ignore[reportMissingImports]
 
     order = [kind for kind in KINDS for _ in range(ROUND.get(kind, 1))]
     return order[number % len(order)]
@@ -51,9 +51,9 @@ def kind_of(number: int) -> str:
 
 def tried(numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
     """What came of these cases."""
-    from fuzz_case import Hang, Watch, make_victim, run_case  # pyright: ignore[reportMissingImports]
-    from toprune import intervals
-    from toprune.terminal import hush
+    from support.fuzz_case import Hang, Watch, make_victim, run_case  # pyright: ignore[reportMissingImports]
+    from toprune.cli.console import hush
+    from toprune.tasks import intervals
 
     def alarm(*_: Any) -> None:
         raise Hang
@@ -151,10 +151,10 @@ def bundles(count: int, workers: int) -> dict[str, Any]:
 
 def texts(count: int) -> dict[str, Any]:
     """How far the answer to a text alone is from that among the others."""
-    from hostile import LONGEST, hostile_texts  # pyright: ignore[reportMissingImports]
+    from support.hostile import LONGEST, hostile_texts  # pyright: ignore[reportMissingImports]
     from toprune import Runner
-    from toprune.export import export
-    from toprune.run.sheet import Precision
+    from toprune.export.export import export
+    from toprune.run.manifest import Precision
 
     drawn = [*hostile_texts(count - 1, SEED), ("ten megabytes", "w1 " * (LONGEST // 3))]
     order = np.random.default_rng(SEED).permutation(len(drawn))
@@ -197,7 +197,7 @@ def main() -> None:
                 told.write(json.dumps(result) + "\n")
                 told.flush()
         return
-    from toprune.report import environment
+    from toprune.report.build import environment
 
     found = {"bundles": bundles(asked.cases, asked.workers), "texts": texts(asked.texts)}
     told = json.dumps(found | {"seed": SEED, "environment": environment()}, indent=1)

@@ -15,12 +15,12 @@ from typing import Any
 import sets
 from dense import CACHE
 from toprune.api import Data, prune
-from toprune.export import export
-from toprune.fit import Training
-from toprune.intervals import paired, with_intervals
-from toprune.report import environment
+from toprune.export.export import export
+from toprune.report.build import environment
 from toprune.run.runner import Runner
 from toprune.tasks import make_task, texts_of
+from toprune.tasks.intervals import paired, with_intervals
+from toprune.training.learner import Training
 
 RESULT = Path(__file__).parent / "results" / "int8.json"
 TASK, BUDGET, SEED = "mrpc", "67%", 0

@@ -4,7 +4,7 @@ and resumed: is the bundle old or new at any moment, and the end the same as wit
     python benchmarks/kills.py            # about ten minutes; writes results/kills.json
 
 A tiny model, because what matters is where a process dies: half of the deaths come at a touch of
-the file system chosen at random, half after a random time. `tests/test_kills.py` does a few.
+the file system chosen at random, half after a random time. `tests/bundle/test_kills.py` does a few.
 """
 
 import json
@@ -22,15 +22,15 @@ import numpy as np
 import torch
 
 TESTS = Path(__file__).parent.parent / "tests"
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS / "training")]
 
-import killing  # noqa: E402
-import synthetic  # noqa: E402
-from conftest import make_tokenizer  # noqa: E402
 from test_resume import ROWS, TRAINING, same  # noqa: E402
+
+from conftest import make_tokenizer  # noqa: E402
+from support import killing, synthetic  # noqa: E402
 from toprune.api import prune  # noqa: E402
-from toprune.export import export  # noqa: E402
-from toprune.report import environment  # noqa: E402
+from toprune.export.export import export  # noqa: E402
+from toprune.report.build import environment  # noqa: E402
 from toprune.run.runner import Runner  # noqa: E402
 
 OUT = Path(__file__).parent / "results" / "kills.json"

@@ -31,15 +31,15 @@ import torch
 from onnxruntime.transformers.optimizer import optimize_model
 from transformers import BertConfig, BertForSequenceClassification
 
-from toprune.bench import Feeds, compare, milliseconds
-from toprune.budget import Lengths
-from toprune.cost import Sizes, paper_macs, reduction
+from toprune.compare.bench import Feeds, compare, milliseconds
+from toprune.compare.timing import Seconds, interleave, pinned
 from toprune.export.graph import OPSET, input_names, write_onnx
 from toprune.export.quantize import quantize
-from toprune.families import sizes_of
-from toprune.measure import Seconds, interleave, pinned
-from toprune.plan import DENOMINATOR, Plan, Score, Step
-from toprune.report import environment
+from toprune.models.families import sizes_of
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import Sizes, paper_macs, reduction
+from toprune.plan.plan import DENOMINATOR, Plan, Score, Step
+from toprune.report.build import environment
 from toprune.run.engines import OnnxRuntime
 
 Part = Literal["table", "paper", "ragged", "curve"]

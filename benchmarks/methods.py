@@ -15,8 +15,8 @@ from pathlib import Path
 import sets
 from dense import CACHE
 from toprune.api import Data
-from toprune.compare import compare
-from toprune.fit import Training
+from toprune.compare.comparison import compare
+from toprune.training.learner import Training
 
 RESULTS = Path(__file__).parent / "results" / "compare"
 METHODS = (

@@ -23,14 +23,14 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 
 from families import drawn
 from latency import RESULTS, SEED, Row, row_of, run_all, tell
-from toprune.budget import Lengths
-from toprune.cost import reduction
+from toprune.compare.timing import interleave, pinned
 from toprune.export.graph import dense_plan, write_onnx
-from toprune.families import sizes_of
-from toprune.measure import interleave, pinned
-from toprune.plan import Plan, Step
-from toprune.predictor import add_predictors
-from toprune.report import environment
+from toprune.models.families import sizes_of
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import reduction
+from toprune.plan.plan import Plan, Step
+from toprune.pruning.predictor import add_predictors
+from toprune.report.build import environment
 from toprune.run.engines import OnnxRuntime
 
 TOKENS = 256

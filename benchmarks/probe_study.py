@@ -20,19 +20,19 @@ from torch import Tensor
 import sets
 from dense import CACHE, ROWS
 from results import distance, selection
-from toprune.attachment import Drop, Follow, attach_policy, detach
-from toprune.batching import in_batches
-from toprune.budget import Budget
-from toprune.encode import Collate, encode, lengths, rows_of
-from toprune.evaluation import answers_of
-from toprune.families import family_of, sizes_of
-from toprune.models import load_model, load_tokenizer
-from toprune.plan import Plan
-from toprune.probe import fit_probes
-from toprune.report import environment
-from toprune.schedule import geometric
+from toprune.models.families import family_of, sizes_of
+from toprune.models.load import load_model, load_tokenizer
+from toprune.plan.budget import Budget
+from toprune.plan.plan import Plan
+from toprune.plan.schedule import geometric
+from toprune.pruning.attach import Drop, Follow, attach_policy, detach
+from toprune.pruning.tokens import Tokens
+from toprune.report.build import environment
 from toprune.tasks import make_task
-from toprune.tokens import Tokens
+from toprune.training.batches import in_batches
+from toprune.training.evaluation import answers_of
+from toprune.training.features import Collate, encode, lengths, rows_of
+from toprune.training.probe import fit_probes
 
 OUT = Path(__file__).parent / "results" / "probe_study.json"
 BUDGETS = {"mrpc": ("50%", "67%"), "imdb": ("67%", "80%")}

@@ -19,10 +19,10 @@ from typing import Any
 
 import sets
 from dense import CACHE
-from toprune.bundle import read_report
-from toprune.fit import last_checkpoint
-from toprune.plan import Plan
-from toprune.report import environment
+from toprune.bundle.bundle import read_report
+from toprune.plan.plan import Plan
+from toprune.report.build import environment
+from toprune.training.learner import last_checkpoint
 
 OUT = Path(__file__).parent / "results" / "processes.json"
 BUDGET, PAIRS, SHOWN, SEED = "2x", 800, 500, 0

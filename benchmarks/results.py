@@ -22,21 +22,21 @@ import torch
 
 import sets
 from dense import CACHE
-from toprune.attachment import attach, detach
-from toprune.budget import Budget
-from toprune.cost import reduction
-from toprune.data import Examples, split_validation
-from toprune.encode import Collate, encode, lengths, rows_of
-from toprune.evaluation import answers_of
-from toprune.families import sizes_of
-from toprune.fit import Training
-from toprune.intervals import paired, with_intervals
+from toprune.data.examples import Examples, split_validation
 from toprune.methods.top import Top
-from toprune.models import load_model, load_tokenizer
-from toprune.plan import Score
-from toprune.report import environment
-from toprune.stages import Job, run, settings_of
+from toprune.models.families import sizes_of
+from toprune.models.load import load_model, load_tokenizer
+from toprune.plan.budget import Budget
+from toprune.plan.cost import reduction
+from toprune.plan.plan import Score
+from toprune.pruning.attach import attach, detach
+from toprune.report.build import environment
 from toprune.tasks import Task, make_task
+from toprune.tasks.intervals import paired, with_intervals
+from toprune.training.evaluation import answers_of
+from toprune.training.features import Collate, encode, lengths, rows_of
+from toprune.training.learner import Training
+from toprune.training.stages import Job, run, settings_of
 
 Answers = dict[str, list[np.ndarray]]  # by set, of each of its texts (C,)
 RESULTS = Path(__file__).parent / "results" / "core"

@@ -12,10 +12,10 @@ from typing import Any
 
 import sets
 from candidates import trecqa
-from toprune.data import Examples, load
-from toprune.glue import load_glue
-from toprune.report import environment
-from toprune.squad import read_squad
+from toprune.data.examples import Examples, load
+from toprune.data.glue import load_glue
+from toprune.data.squad import read_squad
+from toprune.report.build import environment
 
 RESULT = Path(__file__).parent / "results" / "rows.json"
 # rows, and of the first class (of answers: questions without one); None: a number is told

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from toprune.data import Examples
-from toprune.glue import GLUE as TASKS
-from toprune.glue import load_glue
+from toprune.data.examples import Examples
+from toprune.data.glue import GLUE as TASKS
+from toprune.data.glue import load_glue
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 GLUE = {name: TASKS[name] for name in ("mrpc", "rte", "cola", "stsb")}

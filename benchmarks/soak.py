@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from toprune import Runner
-from toprune.report import environment
-from toprune.run.texts import Text
+from toprune.report.build import environment
+from toprune.tasks.tokenize import Text
 
 OUT = Path(__file__).parent / "results" / "soak.json"
 MAKE_BUNDLE = Path(__file__).parents[1] / "consumers" / "make_bundle.py"

@@ -18,8 +18,8 @@ import torch
 
 import sets
 from dense import CACHE
-from toprune.report import environment
-from toprune.stress import LIMIT, stress
+from toprune.inspection.stress.stress import LIMIT, stress
+from toprune.report.build import environment
 
 RESULT = Path(__file__).parent / "results" / "stress.json"
 TASK, TEXTS, FLOORS = "imdb", 5000, (64, 96, 128)

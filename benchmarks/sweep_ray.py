@@ -28,12 +28,12 @@ from tokenizers.processors import BertProcessing
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from toprune.api import Data, finetune
-from toprune.cells import Subject
-from toprune.executors import Executor, in_turn, on_ray
-from toprune.fit import Training
-from toprune.plan import Plan
-from toprune.report import environment
-from toprune.sweep import Grid, sweep
+from toprune.compare.executors import Executor, in_turn, on_ray
+from toprune.compare.runs import Subject
+from toprune.compare.sweep import Grid, sweep
+from toprune.plan.plan import Plan
+from toprune.report.build import environment
+from toprune.training.learner import Training
 
 RESULT = Path(__file__).parent / "results" / "sweep_ray.json"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

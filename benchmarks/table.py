@@ -18,7 +18,7 @@ from rich.console import Console
 import latency_tables
 import task_tables
 from sets import METRIC
-from toprune.tables import stressed
+from toprune.report.terminal import stressed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

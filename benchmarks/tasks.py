@@ -28,20 +28,20 @@ from candidates import SENTENCE, cranfield, judged_softly, sentences, trecqa
 from dense import CACHE
 from mpnet import mpnet_directory
 from toprune.api import Data, finetune, prune
-from toprune.bench import bench
-from toprune.data import Examples
-from toprune.demo import model_directory
-from toprune.export import export
-from toprune.fit import Training
+from toprune.cli.demo import model_directory
+from toprune.compare.bench import bench
+from toprune.data.examples import Examples
+from toprune.data.squad import read_squad, unanswerable
+from toprune.export.export import export
 from toprune.methods.pool import Pool
 from toprune.methods.top import Top
-from toprune.plan import Score
-from toprune.report import environment
+from toprune.plan.plan import Score
+from toprune.report.build import environment
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
-from toprune.squad import read_squad, unanswerable
-from toprune.stages import Method
 from toprune.tasks import Task, make_task
+from toprune.training.learner import Training
+from toprune.training.stages import Method
 
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made

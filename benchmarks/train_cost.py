@@ -21,23 +21,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from toprune.attachment import attach, attach_policy
-from toprune.batching import in_batches
-from toprune.budget import Budget
-from toprune.data import Examples
-from toprune.demo import model_directory, read_reviews, split
-from toprune.encode import Collate, encode, lengths
-from toprune.families import family_of, sizes_of
-from toprune.fit import Learner
-from toprune.learn import Learn
+from toprune.cli.demo import model_directory, read_reviews, split
+from toprune.data.examples import Examples
 from toprune.methods.top import Selector, Top
-from toprune.models import load_model, load_tokenizer
-from toprune.plan import Plan
-from toprune.probe import fit_probes
-from toprune.report import environment
-from toprune.schedule import repair
+from toprune.models.families import family_of, sizes_of
+from toprune.models.load import load_model, load_tokenizer
+from toprune.plan.budget import Budget
+from toprune.plan.plan import Plan
+from toprune.plan.schedule import repair
+from toprune.pruning.attach import attach, attach_policy
+from toprune.report.build import environment
 from toprune.tasks import Classify
-from toprune.teacher import teach
+from toprune.training.batches import in_batches
+from toprune.training.features import Collate, encode, lengths
+from toprune.training.learner import Learner
+from toprune.training.probe import fit_probes
+from toprune.training.soft_policy import Learn
+from toprune.training.teacher import teach
 
 OUT = Path(__file__).parent / "results" / "train_cost.json"
 BUDGET, BATCH, BATCHES = "67%", 32, 3

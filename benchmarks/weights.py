@@ -23,13 +23,13 @@ import sets
 from dense import CACHE
 from methods import TEXTS, TRAINING
 from toprune.api import Data, prune
-from toprune.attachment import attach
-from toprune.bundle import Bundle
-from toprune.data import Examples
-from toprune.encode import Collate, encode, rows_of
-from toprune.evaluation import answers_of
-from toprune.intervals import paired, with_intervals
-from toprune.report import environment
+from toprune.bundle.bundle import Bundle
+from toprune.data.examples import Examples
+from toprune.pruning.attach import attach
+from toprune.report.build import environment
+from toprune.tasks.intervals import paired, with_intervals
+from toprune.training.evaluation import answers_of
+from toprune.training.features import Collate, encode, rows_of
 
 RESULTS = Path(__file__).parent / "results" / "weights"
 BUNDLES = CACHE / "weights"

@@ -22,19 +22,18 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from toprune import Budget, Bundle, Plan, Runner
-from toprune.api import QUERY_STAYS
-from toprune.batching import in_batches
-from toprune.data import Examples
-from toprune.demo import model_directory
-from toprune.encode import Collate, encode, lengths
-from toprune.export import export
-from toprune.families import family_of, sizes_of
-from toprune.heads import HEADS
-from toprune.methods.top import probe_of
-from toprune.models import load_tokenizer
-from toprune.probe import fit_probes
-from toprune.schedule import geometric
-from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of, texts_of
+from toprune.cli.demo import model_directory
+from toprune.data.examples import Examples
+from toprune.export.export import export
+from toprune.models.families import family_of, sizes_of
+from toprune.models.heads import HEADS
+from toprune.models.load import load_tokenizer
+from toprune.plan.plan import Plan, probe_of
+from toprune.plan.schedule import geometric
+from toprune.tasks import QUERY_STAYS, Answer, Classify, Embed, Rank, Task, settings_of, texts_of
+from toprune.training.batches import in_batches
+from toprune.training.features import Collate, encode, lengths
+from toprune.training.probe import fit_probes
 
 SEED, BUDGET, FIRST, MAX_LENGTH = 0, "3x", 0, 256
 FITTED, ASKED = 64, 24  # texts that the plan is made from, and those that all must agree on
@@ -120,7 +119,7 @@ def plan_of(kind: Kind, model: Any, tokenizer: Any) -> Plan:
         family=family_of(model).name,
         first=FIRST,
         score="probe",
-        probe=probe_of(fit_probes(model, kind.task, batches), FIRST),
+        probe=probe_of(fit_probes(model, kind.task, batches), "probe", [FIRST]),
         protect=protect,
         protect_until=until,
         restore="last" if kind.task.whole else "none",

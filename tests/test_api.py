@@ -5,14 +5,14 @@ from functools import partial
 import pytest
 import torch
 
-import synthetic
 import toprune
 from conftest import make_model, make_tokenizer
-from toprune import stages
-from toprune.attachment import attached
+from support import synthetic
 from toprune.errors import UserError
-from toprune.fit import Training
-from toprune.plan import Score
+from toprune.plan.plan import Score
+from toprune.pruning.attach import attached
+from toprune.training import stages
+from toprune.training.learner import Training
 
 NO_TRAINING = Training(soft_epochs=0, hard_epochs=0)
 DATA = {"train": synthetic.rows(64, 0), "test": synthetic.rows(32, 1)}

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import command_page
-from command_page import commands, options
-from newcomer import ROOT, furnish
+from support import command_page
+from support.command_page import commands, options
+from support.newcomer import ROOT, furnish
 from toprune import cli
 from toprune.methods import METHODS
 
@@ -112,7 +112,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     furnish(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)  # random weights (test_export.py)
-    monkeypatch.setattr("toprune.intervals.DRAWS", 20)  # intervals are of no interest here
+    monkeypatch.setattr("toprune.tasks.intervals.DRAWS", 20)  # intervals are of no interest here
     wrong, done, names = list[str](), set[tuple[str, ...]](), dict[str, Any]()
     for block in BLOCKS:
         if block.language not in RUN or block.skipped:
@@ -200,7 +200,7 @@ def test_every_option_is_there():
 
 def test_the_page_of_the_command_line_is_up_to_date():
     told = command_page.PAGE.read_text(encoding="utf-8")
-    assert told == command_page.page(), "run: python tests/command_page.py"
+    assert told == command_page.page(), "run: make docs"
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -23,17 +23,17 @@ HEAVY |= {"ray"}
     [
         "toprune",
         "toprune.plan",
-        "toprune.budget",
-        "toprune.cost",
+        "toprune.plan.budget",
+        "toprune.plan.cost",
         "toprune.cli",
-        "toprune.data",
-        "toprune.glue",
-        "toprune.intervals",
-        "toprune.measure",
-        "toprune.pooling",
-        "toprune.progress",
-        "toprune.ray_cluster",
-        "toprune.report",
+        "toprune.data.examples",
+        "toprune.data.glue",
+        "toprune.tasks.intervals",
+        "toprune.compare.timing",
+        "toprune.models.sentence_transformers",
+        "toprune.io.progress",
+        "toprune.io.ray",
+        "toprune.report.build",
         "toprune.run.bulk",
         "toprune.run.evaluate",
         "toprune.run.ray_bulk",
@@ -94,7 +94,9 @@ def test_public_name(name: str):
 
 
 def test_attach_is_the_function_after_its_file_is_imported():
-    code = "from toprune.attachment import attach; import toprune; print(toprune.attach is attach)"
+    code = (
+        "from toprune.pruning.attach import attach; import toprune; print(toprune.attach is attach)"
+    )
     assert run(code) == "True"
 
 

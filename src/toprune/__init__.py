@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from toprune.api import evaluate, finetune, prune
-    from toprune.attachment import attach, detach
-    from toprune.budget import Budget
-    from toprune.bundle import Bundle
-    from toprune.plan import Plan
+    from toprune.bundle.bundle import Bundle
+    from toprune.plan.budget import Budget
+    from toprune.plan.plan import Plan
+    from toprune.pruning.attach import attach, detach
     from toprune.run.runner import Runner
 
 __all__ = [
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Budget": "toprune.budget",
-    "Bundle": "toprune.bundle",
-    "Plan": "toprune.plan",
+    "Budget": "toprune.plan.budget",
+    "Bundle": "toprune.bundle.bundle",
+    "Plan": "toprune.plan.plan",
     "Runner": "toprune.run.runner",
-    "attach": "toprune.attachment",
-    "detach": "toprune.attachment",
+    "attach": "toprune.pruning.attach",
+    "detach": "toprune.pruning.attach",
     "evaluate": "toprune.api",
     "finetune": "toprune.api",
     "prune": "toprune.api",

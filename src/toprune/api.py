@@ -11,34 +11,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from toprune.attachment import attach, detach
-from toprune.batching import in_batches
-from toprune.budget import Budget
-from toprune.bundle import Bundle, read_report
-from toprune.cost import measured_reduction, reduction
-from toprune.data import Examples
-from toprune.encode import Collate, lengths, rows_of
+from toprune.bundle.bundle import Bundle, read_report
+from toprune.bundle.workdir import check_out, is_done, publish, run_id, settle, workplace
+from toprune.data.examples import Examples
+from toprune.data.glue import Glue, Schedule, as_reported, glue_of, load_labelled, recipe_of
 from toprune.errors import UserError
-from toprune.evaluation import (
-    answers_of,
-    distance,
-    entering,
-    load_answers,
-    said_to,
-    save_answers,
-)
-from toprune.families import sizes_of
-from toprune.fit import Learner, Training, train
-from toprune.glue import (
-    Glue,
-    Schedule,
-    as_reported,
-    glue_of,
-    load_labelled,
-    recipe_of,
-)
-from toprune.heads import loader
-from toprune.inputs import (
+from toprune.methods import make_method
+from toprune.methods.baselines import Truncate, cut_for
+from toprune.methods.top import Top
+from toprune.models.families import sizes_of
+from toprune.models.heads import loader
+from toprune.models.load import Source, config_of, fingerprint, load_model
+from toprune.plan.budget import Budget
+from toprune.plan.cost import measured_reduction, reduction
+from toprune.plan.plan import Plan, Score
+from toprune.pruning.attach import attach, detach
+from toprune.report.build import evaluation_report, kept_per_layer, prune_report
+from toprune.request import (
     Data,
     counted,
     data_of,
@@ -53,24 +42,23 @@ from toprune.inputs import (
     tokenizer_of,
     told_length,
 )
-from toprune.methods import make_method
-from toprune.methods.plain import Truncate, cut_for
-from toprune.methods.top import Top
-from toprune.models import (
-    Source,
-    config_of,
-    fingerprint,
-    load_model,
-)
-from toprune.plan import Plan, Score
-from toprune.processes import processes, share_of
-from toprune.report import evaluation_report, kept_per_layer, prune_report
-from toprune.stages import Job, Method, Outcome, check_reach, no_steps, run, settings_of
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.answer import Answer, best_threshold
 from toprune.tasks.embed import BROUGHT
-from toprune.workplace import check_out, is_done, publish, run_id, settle, workplace
+from toprune.training.batches import in_batches
+from toprune.training.distributed import processes, share_of
+from toprune.training.evaluation import (
+    answers_of,
+    distance,
+    entering,
+    load_answers,
+    said_to,
+    save_answers,
+)
+from toprune.training.features import Collate, lengths, rows_of
+from toprune.training.learner import Learner, Training, train
+from toprune.training.stages import Job, Method, Outcome, check_reach, no_steps, run, settings_of
 
 TUNED = 1000  # training questions that choose a threshold
 FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 import toprune
-from toprune.cli.given import SOFT_SHARE, soft_share
-from toprune.cli.jobs import compare, demo, sweep
-from toprune.cli.look import check, explain, report, scores, show, stress, supported, ui
-from toprune.cli.serve import bench, evaluate, export, push
+from toprune.cli import jobs, look, serve
+from toprune.cli.console import OneLine
+from toprune.cli.parse import SOFT_SHARE, soft_share
 from toprune.cli.train import finetune, prune
-from toprune.terminal import OneLine
 
 __all__ = ["SOFT_SHARE", "app", "finetune", "main", "prune", "soft_share"]
 
@@ -24,14 +22,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 plan_app = typer.Typer(help="Look at a plan.json, or check it.")
-for command in (demo, finetune, prune, export):
+for command in (jobs.demo, finetune, prune, serve.export):
     app.command()(command)
-app.command("eval")(evaluate)
-for command in (bench, report, explain, scores, stress, ui, compare, sweep, push):
+app.command("eval")(serve.evaluate)
+for command in (
+    serve.bench,
+    look.report,
+    look.explain,
+    look.scores,
+    look.stress,
+    look.ui,
+    jobs.compare,
+    jobs.sweep,
+    serve.push,
+):
     app.command()(command)
-app.command("families")(supported)
+app.command("families")(look.supported)
 app.add_typer(plan_app, name="plan")
-for command in (show, check):
+for command in (look.show, look.check):
     plan_app.command()(command)
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toprune.cli import given
+from toprune.cli import parse as given
 from toprune.errors import UserError
 
 if TYPE_CHECKING:  # what follows brings torch
-    from toprune.cells import Subject
-    from toprune.sweep import Grid
+    from toprune.compare.runs import Subject
+    from toprune.compare.sweep import Grid
 
 
 class Kind(NamedTuple):
@@ -78,10 +78,10 @@ TASK = {
 
 def read_grid(path: Path) -> "Grid":
     """Paths in it are from where the file is."""
-    from toprune.budget import Budget
-    from toprune.cells import chosen_method
-    from toprune.fit import Training
-    from toprune.sweep import Grid
+    from toprune.compare.runs import chosen_method
+    from toprune.compare.sweep import Grid
+    from toprune.plan.budget import Budget
+    from toprune.training.learner import Training
 
     told = _read(path)
     _check(path, "", told, GRID, ("budgets", "methods", "tasks"))
@@ -148,10 +148,10 @@ def _told_by(path: Path, key: str) -> Iterator[None]:
 
 def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "Subject":
     """Data are read once for nothing: what is wrong with them must not come out hours later."""
-    from toprune.cells import Subject
-    from toprune.families import family_named
-    from toprune.glue import find, load_sets
-    from toprune.models import read_config
+    from toprune.compare.runs import Subject
+    from toprune.data.glue import find, load_sets
+    from toprune.models.families import family_named
+    from toprune.models.load import read_config
     from toprune.tasks import make_task
 
     model, kind = _from(path, own["model"]), own.get("task", "classify")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from toprune import options as o
-from toprune import tables
-from toprune.cli import given
-from toprune.terminal import hush, tell
+from toprune.cli import options as o
+from toprune.cli import parse as given
+from toprune.cli.console import hush, tell
+from toprune.report import terminal as tables
 
 
 def demo(
@@ -24,7 +24,7 @@ def demo(
     Example: **toprune demo --quick**
     """
     hush(debug)
-    from toprune.demo import FULL, QUICK, run
+    from toprune.cli.demo import FULL, QUICK, run
 
     say = partial(typer.echo, err=True)
     report = run(QUICK if quick else FULL, out, overwrite=overwrite, say=say)
@@ -76,9 +76,9 @@ def compare(
     methods, budgets and seeds may join later.
     """
     hush(debug)
-    from toprune.compare import compare as run
-    from toprune.fit import Training
+    from toprune.compare.comparison import compare as run
     from toprune.methods import METHODS
+    from toprune.training.learner import Training
 
     soft = given.soft_share(epochs, None)
     report = run(
@@ -121,8 +121,8 @@ def sweep(
     """
     hush(debug)
     from toprune.cli.grid import read_grid
-    from toprune.sweep import sweep as run
-    from toprune.swept import swept
+    from toprune.compare.sweep import sweep as run
+    from toprune.compare.swept import swept
 
     say, who = partial(typer.echo, err=True), given.engine(engine, address, workers, debug)
     report = run(read_grid(grid), out=out, engine=who, say=say)

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from toprune import options as o
-from toprune import tables
-from toprune.cli import given
+from toprune.cli import options as o
+from toprune.cli import parse as given
+from toprune.cli.console import hush, tell
 from toprune.errors import UserError
-from toprune.plan import Plan
-from toprune.terminal import hush, tell
+from toprune.plan.plan import Plan
+from toprune.report import terminal as tables
 
 
 def explain(
@@ -50,10 +50,10 @@ def explain(
     every layer that sees less of it.
     """
     hush(debug)
-    from toprune.bundle import read_report
-    from toprune.explain import explain as look
-    from toprune.fading import faded
-    from toprune.pages.explain import explain_page
+    from toprune.bundle.bundle import read_report
+    from toprune.inspection.explain.explain import explain as look
+    from toprune.inspection.explain.fading import faded
+    from toprune.inspection.explain.page import explain_page
 
     if html is not None and html.exists() and not overwrite:
         raise UserError(f"{html} is there already; choose another --html or say --overwrite")
@@ -85,7 +85,7 @@ def report(
 
     Example: **toprune report small**
     """
-    from toprune.pages.files import write_report_page
+    from toprune.report.html.files import write_report_page
 
     page = write_report_page(bundle, compared)
     tell({"out": str(page)}, as_json, f"The page is in {page}.")
@@ -117,9 +117,9 @@ def scores(
     first: **toprune scores small --data dev-v1.1.json --dense dense**
     """
     hush(debug)
-    from toprune.bundle import read_report
-    from toprune.glue import load_labelled
-    from toprune.importance import answer_ranks, score_chart, score_distributions
+    from toprune.bundle.bundle import read_report
+    from toprune.data.glue import load_labelled
+    from toprune.inspection.scores import answer_ranks, score_chart, score_distributions
 
     if svg is not None and svg.exists() and not overwrite:
         raise UserError(f"{svg} is there already; choose another --svg or say --overwrite")
@@ -180,7 +180,7 @@ def stress(
     second one. Missed is what the dense model still sees and the pruned one no longer does.
     """
     hush(debug)
-    from toprune.stress import stress as measure
+    from toprune.inspection.stress.stress import stress as measure
 
     found = measure(
         bundle,
@@ -214,7 +214,7 @@ def ui(
     Example: **toprune ui small smaller** (needs toprune[train,ui])
     """
     hush(debug)
-    from toprune.ui import check_installed, serve
+    from toprune.inspection.ui import check_installed, serve
 
     check_installed()
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -230,7 +230,7 @@ def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:
     Example: **toprune families**
     """
     hush(debug)
-    from toprune.support import everything
+    from toprune.models.support import everything
 
     found = {"families": [one.to_dict() for one in everything()]}
     tell(found, as_json, tables.families(found), "Another one: docs/add-a-family.md says how.")
@@ -262,8 +262,8 @@ def check(
     plan = Plan.load(file)
     if model is not None:
         hush(debug)
-        from toprune.families import FAMILIES
-        from toprune.models import read_config
+        from toprune.models.families import FAMILIES
+        from toprune.models.load import read_config
 
         config = read_config(model)
         sizes = FAMILIES[config.model_type].sizes(config)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 import toprune
-from toprune import options as o
-from toprune import tables
-from toprune.cli import given
+from toprune.cli import options as o
+from toprune.cli import parse as given
+from toprune.cli.console import hush, tell, warn_in_one_line
 from toprune.errors import UserError
-from toprune.ray_cluster import Cluster
-from toprune.terminal import hush, tell, warn_in_one_line
+from toprune.io.ray import Cluster
+from toprune.report import terminal as tables
 
 
 def export(
@@ -38,8 +38,8 @@ def export(
     Example: **toprune export small --int8 --data test.csv**
     """
     hush(debug)
-    from toprune.export import export as write
-    from toprune.export import measured
+    from toprune.export.export import export as write
+    from toprune.export.export import measured
 
     report = write(bundle, int8=int8, task=task, say=partial(typer.echo, err=True))
     if data is not None:
@@ -68,7 +68,7 @@ def push(
     Example: **toprune push small me/reviews-3x --private**
     """
     hush(debug)
-    from toprune.push import push as upload
+    from toprune.bundle.hub import push as upload
 
     address = upload(bundle, repo, private=private, examples=examples)
     tell({"address": address}, as_json, "", f"It is at {address}")
@@ -149,7 +149,7 @@ def evaluate(
             read = {"text": text, "pair": pair, "skip_bad_rows": skip_bad_rows}
             _score(bundle, data, out, where, how, read, as_json)
             return
-        from toprune.glue import glue_in
+        from toprune.data.glue import glue_in
         from toprune.run.evaluate import evaluate as measure
         from toprune.run.runner import Runner
 
@@ -181,7 +181,7 @@ def _score(
     as_json: bool,
 ) -> None:
     """Answers to a file. how: a Runner's settings; read: which columns, and what of bad rows."""
-    from toprune.progress import bar
+    from toprune.io.progress import bar
 
     with bar("scoring", None) as advance:
         if where is not None:
@@ -224,8 +224,8 @@ def bench(
     Example: **toprune bench small --data test.csv --threads 2**
     """
     hush(debug)
-    from toprune.bench import bench as race
-    from toprune.run.sheet import Sheet
+    from toprune.compare.bench import bench as race
+    from toprune.run.manifest import Sheet
 
     texts = None
     if data is not None:
@@ -245,7 +245,7 @@ def bench(
     )
     last = ""
     if save:
-        from toprune.pages.files import save_timings
+        from toprune.report.html.files import save_timings
 
         last = f"The times are in {save_timings(bundle, report)}, too."
     tell(report, as_json, tables.bench(report), last)

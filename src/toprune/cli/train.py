@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 import typer
 
 import toprune
-from toprune import options as o
-from toprune import tables
-from toprune.cli import given
+from toprune.cli import options as o
+from toprune.cli import parse as given
+from toprune.cli.console import hush, tell
 from toprune.errors import UserError
-from toprune.terminal import hush, tell
+from toprune.report import terminal as tables
 
 
 def finetune(
@@ -50,8 +50,8 @@ def finetune(
     --text review --label verdict --out dense**
     """
     hush(debug)
-    from toprune.fit import Training
-    from toprune.glue import recipe_of
+    from toprune.data.glue import recipe_of
+    from toprune.training.learner import Training
 
     if epochs <= 0:
         raise UserError(f"--epochs {epochs:g} trains nothing; ask for 1 or more")
@@ -181,10 +181,10 @@ def prune(
     Labels are not needed, only used to measure: the dense model's own answers are learned from.
     """
     hush(debug)
-    from toprune.fit import Training
-    from toprune.glue import recipe_of
+    from toprune.data.glue import recipe_of
     from toprune.methods import make_method
     from toprune.methods.top import Top
+    from toprune.training.learner import Training
 
     recipe = recipe_of(task, schedule)
     epochs = epochs if o.said(ctx, "epochs") else recipe.epochs

@@ -18,11 +18,11 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from toprune.attachment import attach_run, detach
+from toprune.data.images import INPUT
 from toprune.export.packed import PackedRun
-from toprune.families import family_named, family_of, has_segments, image_shape
-from toprune.images import INPUT
-from toprune.plan import Plan, Restore
+from toprune.models.families import family_named, family_of, has_segments, image_shape
+from toprune.plan.plan import Plan, Restore
+from toprune.pruning.attach import attach_run, detach
 
 OPSET = 17  # the first with LayerNormalization; old enough for everybody
 PLAN = "toprune.plan"  # of the file's metadata

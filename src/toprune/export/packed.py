@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toprune.attention import rotate, share_heads
-from toprune.cost import Sizes
-from toprune.families import Family, Layer, Projection
-from toprune.plan import ATTENDED, ONCE, Plan, Step
-from toprune.predictor import predictors_of
-from toprune.tokens import by_place
+from toprune.models.families import Family, Layer, Projection
+from toprune.plan.cost import Sizes
+from toprune.plan.plan import ATTENDED, ONCE, Plan, Step
+from toprune.pruning.attention import rotate, share_heads
+from toprune.pruning.predictor import predictors_of
+from toprune.pruning.tokens import by_place
 
 NOBODY = -1e30  # the logit of a place without a token: its probability is exactly 0
 

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toprune.attachment import Drop, Follow, attach, attach_policy, detach
+from toprune.data.images import INPUT
 from toprune.errors import UserError
 from toprune.export.graph import input_names
-from toprune.families import family_named, image_shape
-from toprune.images import INPUT
-from toprune.plan import Plan
-from toprune.predictor import predictors_of
-from toprune.tokens import Tokens, order, take
+from toprune.models.families import family_named, image_shape
+from toprune.plan.plan import Plan
+from toprune.pruning.attach import Drop, Follow, attach, attach_policy, detach
+from toprune.pruning.predictor import predictors_of
+from toprune.pruning.tokens import Tokens, order, take
 
 TOLERANCE = 1e-4  # of logits up to 1; of larger ones, that share
 CLOSE = 1e-4  # of a score's spread within its text: nearer ones may change places

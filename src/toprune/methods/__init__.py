@@ -6,18 +6,18 @@ from dataclasses import fields
 from typing import Any
 
 from toprune.errors import UserError
-from toprune.methods.cofi import Cofi
+from toprune.methods.baselines import Calibrate, Random, Truncate
+from toprune.methods.cofi.cofi import Cofi
 from toprune.methods.drop_layers import DropLayers
 from toprune.methods.lat import Lat
 from toprune.methods.ltp import Ltp
-from toprune.methods.plain import Calibrate, Random, Truncate
 from toprune.methods.pool import Pool
 from toprune.methods.power_bert import PowerBert
 from toprune.methods.spatten import SpAtten
 from toprune.methods.top import Top
 from toprune.methods.tr_bert import TrBert
 from toprune.methods.transkimmer import Transkimmer
-from toprune.stages import Method
+from toprune.training.stages import Method
 
 METHODS: dict[str, Any] = {
     kind.NAME: kind

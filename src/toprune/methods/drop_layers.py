@@ -15,13 +15,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from toprune.cost import reduction
-from toprune.encode import Collate
 from toprune.errors import UserError
-from toprune.families import keep_layers, sizes_of
-from toprune.fit import train
-from toprune.plan import Score
-from toprune.stages import Job, Outcome, Stage, learner_of, teacher_of
+from toprune.models.families import keep_layers, sizes_of
+from toprune.plan.cost import reduction
+from toprune.plan.plan import Score
+from toprune.training.features import Collate
+from toprune.training.learner import train
+from toprune.training.stages import Job, Outcome, Stage, learner_of, teacher_of
 
 
 @dataclass(frozen=True)

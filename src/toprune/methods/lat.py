@@ -28,17 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toprune.attachment import Follow, attached
-from toprune.cost import expected_share, reduction
-from toprune.drafts import draft
 from toprune.errors import UserError
-from toprune.evaluation import distance, said_to
-from toprune.families import sizes_of
-from toprune.fit import Learner
-from toprune.heads import ask
-from toprune.plan import Plan, Score, Step, notch, probe_of
-from toprune.progress import Advance, bar
-from toprune.stages import (
+from toprune.io.atomic import draft
+from toprune.io.progress import Advance, bar
+from toprune.models.families import sizes_of
+from toprune.models.heads import ask
+from toprune.plan.cost import expected_share, reduction
+from toprune.plan.plan import Plan, Score, Step, notch, probe_of
+from toprune.pruning.attach import Follow, attached
+from toprune.tasks import Task
+from toprune.training.evaluation import distance, said_to
+from toprune.training.learner import Learner
+from toprune.training.stages import (
     CALIBRATION_TEXTS,
     Job,
     Outcome,
@@ -47,7 +48,6 @@ from toprune.stages import (
     probes_of,
     soft_stage,
 )
-from toprune.tasks import Task
 
 NEAREST = 8  # members of the front that are repaired to the budget and judged once more
 

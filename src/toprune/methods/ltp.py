@@ -19,15 +19,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from toprune.attachment import Drop
-from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes
-from toprune.families import sizes_of
-from toprune.methods.coefficient import RECENT, Coefficient
-from toprune.plan import Plan, Restore, Score, Step
-from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
-from toprune.thresholds import meet
-from toprune.tokens import Tokens
+from toprune.methods.common import RECENT, Coefficient
+from toprune.models.families import sizes_of
+from toprune.plan.budget import Budget, Lengths
+from toprune.plan.cost import Sizes
+from toprune.plan.plan import Plan, Restore, Score, Step
+from toprune.pruning.attach import Drop
+from toprune.pruning.tokens import Tokens
+from toprune.training.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
+from toprune.training.thresholds import meet
 
 LAMBDA = 0.1  # at the start: what its README gives
 MOST = 1.0  # lambda: beyond, the weights would learn to please it and nothing else

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from toprune.calibrate import calibrate
 from toprune.errors import UserError
-from toprune.families import sizes_of
-from toprune.plan import Plan, Score
-from toprune.stages import CALIBRATION_TEXTS, Job, Outcome, Stage
+from toprune.models.families import sizes_of
+from toprune.plan.plan import Plan, Score
+from toprune.training.calibrate import calibrate
+from toprune.training.stages import CALIBRATION_TEXTS, Job, Outcome, Stage
 
 
 @dataclass(frozen=True)

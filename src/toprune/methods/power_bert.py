@@ -17,14 +17,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from toprune.attachment import Drop
-from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes
-from toprune.families import sizes_of
-from toprune.methods.coefficient import Coefficient
-from toprune.plan import Plan, Restore, Score, Step, notch, probe_of
-from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
-from toprune.tokens import Tokens, by_probe, order, ranks
+from toprune.methods.common import Coefficient
+from toprune.models.families import sizes_of
+from toprune.plan.budget import Budget, Lengths
+from toprune.plan.cost import Sizes
+from toprune.plan.plan import Plan, Restore, Score, Step, notch, probe_of
+from toprune.pruning.attach import Drop
+from toprune.pruning.tokens import Tokens, by_probe, order, ranks
+from toprune.training.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
 
 LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
 

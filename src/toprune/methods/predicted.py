@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toprune.families import sizes_of
-from toprune.methods.coefficient import RECENT, Coefficient
-from toprune.plan import Plan, Step
-from toprune.predictor import Predictor
-from toprune.stages import CALIBRATION_TEXTS, Job
-from toprune.thresholds import meet
+from toprune.methods.common import RECENT, Coefficient
+from toprune.models.families import sizes_of
+from toprune.plan.plan import Plan, Step
+from toprune.pruning.predictor import Predictor
+from toprune.training.stages import CALIBRATION_TEXTS, Job
+from toprune.training.thresholds import meet
 
 
 class Predictors(Coefficient):

@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from toprune.cost import reduction
-from toprune.families import sizes_of
-from toprune.plan import DENOMINATOR, Plan, Score, Step, notch
-from toprune.stages import Job, Outcome, Stage
+from toprune.models.families import sizes_of
+from toprune.plan.cost import reduction
+from toprune.plan.plan import DENOMINATOR, Plan, Score, Step, notch
+from toprune.training.stages import Job, Outcome, Stage
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,26 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from toprune import hard_concrete
-from toprune.budget import Budget, Lengths
-from toprune.cost import Sizes, expected_share
 from toprune.errors import UserError
-from toprune.families import sizes_of
-from toprune.heads import by_token
-from toprune.learn import Learn
-from toprune.losses import RANK_LOSSES, Ranking
-from toprune.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
-from toprune.projection import shift_to
-from toprune.stages import Job, Outcome, Stage, calibrated, probes_of, shared_out, soft_stage
-from toprune.tokens import Tokens, ranks
+from toprune.models.families import sizes_of
+from toprune.models.heads import by_token
+from toprune.plan.budget import Budget, Lengths
+from toprune.plan.cost import Sizes, expected_share
+from toprune.plan.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
+from toprune.pruning.tokens import Tokens, ranks
+from toprune.training import hard_concrete
+from toprune.training.projection import shift_to
+from toprune.training.ranking_losses import RANK_LOSSES, Ranking
+from toprune.training.soft_policy import Learn
+from toprune.training.stages import (
+    Job,
+    Outcome,
+    Stage,
+    calibrated,
+    probes_of,
+    shared_out,
+    soft_stage,
+)
 
 DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
 BESIDE = 0.1  # of the ranking distillation's weight, where it goes on with the weights' training

@@ -23,16 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toprune.attachment import Drop, attach_policy, detach
-from toprune.families import sizes_of
-from toprune.fit import Learner
-from toprune.heads import ask, reads_all
+from toprune.io.progress import bar
 from toprune.methods.predicted import Predictors, met
-from toprune.plan import Plan, Restore, Score, Step
-from toprune.predictor import Predictor, add_predictors
-from toprune.probe import Record
-from toprune.progress import bar
-from toprune.stages import (
+from toprune.models.families import sizes_of
+from toprune.models.heads import ask, reads_all
+from toprune.plan.plan import Plan, Restore, Score, Step
+from toprune.pruning.attach import Drop, attach_policy, detach
+from toprune.pruning.predictor import Predictor, add_predictors
+from toprune.pruning.tokens import Tokens, gather_alive, order, ranks
+from toprune.training.learner import Learner
+from toprune.training.probe import Record
+from toprune.training.stages import (
     PROBE_TEXTS,
     Job,
     Outcome,
@@ -41,7 +42,6 @@ from toprune.stages import (
     shared_out,
     soft_stage,
 )
-from toprune.tokens import Tokens, gather_alive, order, ranks
 
 ALPHA = 1.0  # at the start: of its scripts for classification
 MOST = 10.0  # alpha

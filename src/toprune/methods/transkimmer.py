@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toprune.attachment import Drop
-from toprune.families import sizes_of
 from toprune.methods.predicted import Predictors, met
-from toprune.plan import Plan, Restore, Score
-from toprune.predictor import add_predictors
-from toprune.stages import Job, Outcome, Stage, soft_stage
-from toprune.tokens import Tokens, gather_alive
+from toprune.models.families import sizes_of
+from toprune.plan.plan import Plan, Restore, Score
+from toprune.pruning.attach import Drop
+from toprune.pruning.predictor import add_predictors
+from toprune.pruning.tokens import Tokens, gather_alive
+from toprune.training.stages import Job, Outcome, Stage, soft_stage
 
 LAMBDA = 0.5  # at the start: of its scripts for GLUE
 MOST = 5.0  # lambda: beyond, the weights would learn to please it and nothing else

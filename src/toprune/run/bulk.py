@@ -8,19 +8,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toprune.columns import Columns, choose_columns
-from toprune.data import as_words
-from toprune.drafts import draft
+from toprune.data.columns import Columns, choose_columns
+from toprune.data.examples import as_words
+from toprune.data.files import stream
+from toprune.data.images import as_image, no_file
+from toprune.data.labels import as_text, name_rows
 from toprune.errors import UserError
-from toprune.images import as_image, no_file
-from toprune.labels import as_text, name_rows
-from toprune.progress import Advance
+from toprune.io.atomic import draft
+from toprune.io.progress import Advance
 from toprune.run.runner import some
-from toprune.sources import stream
 
 if TYPE_CHECKING:
+    from toprune.run.manifest import Sheet
     from toprune.run.runner import Runner
-    from toprune.run.sheet import Sheet
 
 PEEK = 1000  # rows whose fields are looked at before the first is scored: JSON lines may differ
 MEND = "mend it, or go on without such rows: --skip-bad-rows"

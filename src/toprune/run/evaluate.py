@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from toprune.columns import Columns
+from toprune.data.columns import Columns
+from toprune.data.glue import Glue, as_reported, load_labelled
 from toprune.errors import UserError
-from toprune.glue import Glue, as_reported, load_labelled
-from toprune.progress import bar
-from toprune.report import evaluation_report
+from toprune.io.progress import bar
+from toprune.report.build import evaluation_report
 from toprune.run.runner import Runner
-from toprune.run.texts import Row
 from toprune.tasks import texts_of
+from toprune.tasks.tokenize import Row
 
 
 def evaluate(

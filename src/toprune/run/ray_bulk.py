@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toprune.errors import UserError
-from toprune.progress import Advance
-from toprune.ray_cluster import Cluster, cluster, cores, load_ray
+from toprune.io.progress import Advance
+from toprune.io.ray import Cluster, cluster, cores, load_ray
 from toprune.run.bulk import Rows, Window, answered_lines, check_out, write_lines
+from toprune.run.manifest import Precision, Sheet
 from toprune.run.runner import Runner
-from toprune.run.sheet import Precision, Sheet
 
 RETRIES = 3  # of one window, before its rows are to blame for the death of workers
 AHEAD = 1 << 27  # bytes of windows and lines under way per worker: who is faster waits

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from toprune.data.images import PLACE, Images
 from toprune.errors import UserError
-from toprune.images import PLACE, Images
-from toprune.run.sheet import Sheet
-from toprune.run.texts import Text, Texts
+from toprune.run.manifest import Sheet
+from toprune.tasks.tokenize import Text, Texts
 
 Given = (
     Text | Any

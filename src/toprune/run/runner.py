@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 
 from toprune.errors import UserError
-from toprune.plan import Plan
-from toprune.pooling import pool
+from toprune.models.sentence_transformers import pool
+from toprune.plan.plan import Plan
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
+from toprune.run.manifest import GRAPHS, Precision, Sheet
 from toprune.run.reader import Given, Reader, open_reader
-from toprune.run.sheet import GRAPHS, Precision, Sheet
-from toprune.run.texts import Row
 from toprune.tasks.embed import unit
+from toprune.tasks.tokenize import Row
 from toprune.tasks.windows import by_text
 
 AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory,

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from toprune.data import Examples
+from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks.answer import Answer
+from toprune.tasks.base import Task
 from toprune.tasks.classify import Classify
 from toprune.tasks.embed import Embed
 from toprune.tasks.multilabel import Multilabel
 from toprune.tasks.rank import Rank
 from toprune.tasks.regress import Regress
-from toprune.tasks.task import Task
-from toprune.tasks.tokens import Tags
+from toprune.tasks.tags import Tags
 
 TASKS: dict[str, Any] = {
     kind.NAME: kind for kind in (Classify, Regress, Multilabel, Rank, Answer, Tags, Embed)

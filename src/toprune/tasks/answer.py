@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toprune.data import Examples
+from toprune.data.examples import Examples
 from toprune.errors import UserError
-from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toprune.run.texts import Row
+    from toprune.tasks.tokenize import Row
 
 OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
 PUNCTUATION = str.maketrans("", "", string.punctuation)

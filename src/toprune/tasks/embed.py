@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from toprune.data import Examples
+from toprune.data.examples import Examples
 from toprune.errors import UserError
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.regress import correlate, ranks
-from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:

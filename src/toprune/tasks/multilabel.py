@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from toprune.data import Examples
+from toprune.data.examples import Examples
+from toprune.data.labels import fold
 from toprune.errors import UserError
-from toprune.labels import fold
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.classify import class_names
-from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toprune.run.texts import Row
+    from toprune.tasks.tokenize import Row
 
 
 @dataclass(frozen=True)

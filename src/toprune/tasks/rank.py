@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from toprune.data import Examples
+from toprune.data.examples import Examples
 from toprune.errors import UserError
-from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toprune.run.texts import Row
+    from toprune.tasks.tokenize import Row
 
 TOP = 10  # how far down the list a reader looks
 

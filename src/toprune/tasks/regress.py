@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from toprune.data import Examples
+from toprune.data.examples import Examples
 from toprune.errors import UserError
-from toprune.tasks.task import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from toprune.errors import UserError
 
 if TYPE_CHECKING:
-    from toprune.run.texts import Row
+    from toprune.tasks.tokenize import Row
 
 
 def by_text(outputs: Sequence[np.ndarray], rows: "Sequence[Row]", count: int) -> np.ndarray:

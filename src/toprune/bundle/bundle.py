@@ -1,0 +1,130 @@
+"""The artefact on disk: an ordinary Hugging Face model directory plus plan.json, report.json and
+report.html."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toprune.data.images import Images
+from toprune.errors import UserError
+from toprune.io.untrusted import read_json
+from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
+from toprune.plan.plan import Plan
+from toprune.report.card import CARD, model_card
+from toprune.report.html.files import write_report
+from toprune.run.manifest import MAX_LENGTH
+from toprune.tasks import Embed, Task, task_for
+
+# What is read of a report beside its page: how the model reads texts and what it says of them.
+USED: dict[str, type] = {
+    "task": str,
+    "task_settings": dict,
+    "max_length": int,
+    "glue": str,
+    "provenance": dict,
+}
+
+
+@dataclass
+class Bundle:
+    """A pruned model, or with no plan a dense one. Stock transformers loads the directory too."""
+
+    model: Any
+    tokenizer: Any  # of a model of images, `Images`
+    plan: Plan | None
+    report: dict[str, Any]
+
+    @property
+    def task(self) -> Task:
+        return task_for(self.report, self.model.config)
+
+    def save(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        from safetensors import SafetensorError
+
+        try:
+            self.model.save_pretrained(folder)
+        except SafetensorError as error:  # what an OSError becomes on its way through Rust
+            raise UserError(f"cannot write weights into {folder} ({error})") from error
+        for weights in folder.glob("*.safetensors"):  # written for the owner's eyes alone; a bundle
+            shutil.copymode(folder / "config.json", weights)  # is served by another user
+        self.tokenizer.save_pretrained(folder)
+        if not isinstance(self.tokenizer, Images):
+            self._settle_tokenizer(folder / "tokenizer_config.json")
+        if isinstance(self.task, Embed):
+            from toprune.models.families import max_positions, sizes_of
+
+            limit = self.report.get("max_length") or max_positions(self.model.config)
+            write_pooling(folder, self.task, sizes_of(self.model).width, limit)
+        if self.plan is not None:
+            self.plan.save(folder / "plan.json")
+        write_report(folder, self.report)
+        if self.plan is not None and "provenance" in self.report:
+            card = model_card(folder, self.report)
+            (folder / CARD).write_text(card, encoding="utf-8", newline="\n")
+
+    def _settle_tokenizer(self, path: Path) -> None:
+        """Say what others would guess differently: optimum and sentence-transformers read bundles
+        with transformers 4, which has other defaults, and all cut texts where this file says."""
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config.get("tokenizer_class") == "TokenizersBackend":  # of transformers 5 alone
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class, and in both
+        config["model_input_names"] = self.tokenizer.model_input_names
+        if "max_length" in self.report:
+            config["model_max_length"] = self.report["max_length"]
+        text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path, task: str | None = None) -> "Bundle":
+        """Read a bundle, or any fine-tuned model directory; the plan must be for this model.
+
+        task: what a directory without a report is for, where its head does not tell: a ranker and
+        a regressor both have one output.
+        """
+        from toprune.models.checks import check_directory, check_finite, check_vocabulary
+        from toprune.models.families import family_of
+        from toprune.models.load import load_tokenizer, read_config, read_weights
+        from toprune.pruning.predictor import read_predictors
+
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
+        check_directory(folder)
+        report = read_report(folder)
+        if task is not None and report.setdefault("task", task) != task:
+            raise UserError(f"{folder} is for the task {report['task']}, not for {task}")
+        model = read_weights(folder, task_for(report, read_config(folder))).eval()
+        plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
+        if plan is not None:
+            family = family_of(model)
+            sizes = family.sizes(model.config)
+            plan.check_model(family.name, sizes.layers, sizes.width)
+            read_predictors(model, plan, folder)
+        check_finite(model, folder)
+        tokenizer = load_tokenizer(folder)
+        if not isinstance(tokenizer, Images):
+            check_vocabulary(model, tokenizer)
+        return cls(model, tokenizer, plan, report)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report of a directory. Of one that sentence-transformers wrote, what its files say; else
+    empty where there is none."""
+    path = folder / "report.json"
+    if not path.exists() and (told := read_pooling(folder)) is not None:
+        length = read_max_length(folder)
+        about = {} if length is None else {"max_length": length}
+        return {"task": Embed.NAME, "task_settings": told} | about
+    report = read_json(path) if path.exists() else {}
+    if not isinstance(report, dict):
+        raise UserError(f"{path} is not a report: a JSON object is expected")
+    for name, kind in USED.items():
+        if name in report and type(report[name]) is not kind:
+            raise UserError(f"{path}: {name} must be {kind.__name__}, not {report[name]!r}")
+    if not 1 <= report.get("max_length", 1) <= MAX_LENGTH:
+        raise UserError(f"{path}: max_length must be 1 to {MAX_LENGTH}")
+    return report

@@ -1,0 +1,1 @@
+"""Timing, and methods side by side: bench, compare, sweep."""

@@ -1,0 +1,349 @@
+"""Dense and pruned side by side on this machine: how many times faster, and is it worth it?
+
+The dense partner is written by the same route as the pruned file, so that they differ in the plan
+and in nothing else. Everybody runs in one process and takes turns (`measure.py`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toprune.compare.timing import Seconds, interleave, pinned, ratio
+from toprune.data.images import Images
+from toprune.errors import UserError
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import Reduction, measured_reduction, reduction
+from toprune.plan.plan import Plan, held_tokens
+from toprune.report.build import environment
+from toprune.run.engines import OnnxRuntime
+from toprune.run.manifest import GRAPHS, Sheet
+from toprune.run.reader import Given, Reader, open_reader
+from toprune.tasks.tokenize import Row, Texts
+
+if TYPE_CHECKING:
+    from toprune.bundle.bundle import Bundle
+
+Feeds = dict[str, NDArray[Any]]  # (B, S) each: what one call of a graph gets
+
+LENGTHS = (128, 256, 512)
+TIMED = 16  # texts, from the shortest to the longest: a round runs all of them
+QUERY = 12  # tokens of a random text that count as the first of a pair, where that is protected
+WORTH = 1.1  # times faster, or it is not worth a second model
+ALIKE = (("pruned fp32", "dense fp32"), ("pruned int8", "dense int8"))  # they differ in the plan
+PADDED = "dense padded"  # to the maximum, fp32
+
+
+@dataclass(frozen=True)
+class Work:
+    """What everybody does in a round: some texts, `batch` of them a call."""
+
+    name: str
+    lengths: Lengths
+    batch: int
+    feeds: list[Feeds]
+
+    @classmethod
+    def of(
+        cls, name: str, rows: Sequence[Any], batch: int = 1, *, reader: Reader, plan: Plan
+    ) -> "Work":
+        rows = sorted(rows, key=len)  # like lengths together, as the Runner does it
+        starts = range(0, len(rows), batch)
+        feeds = [reader.batch(rows[start : start + batch]) for start in starts]
+        held = [_held(row, plan) for row in rows]
+        return cls(name, Lengths.of(map(len, rows), held), batch, feeds)
+
+
+def _held(row: Any, plan: Plan) -> int:
+    """Tokens of a row that the plan must keep; of an image there are none to name."""
+    if not isinstance(row, Row):
+        return 0
+    return held_tokens(row.ids.tolist(), plan.protect, plan.protect_until)
+
+
+Make = Callable[..., Work]  # (name, rows[, batch])
+
+
+def bench(
+    bundle_dir: str | Path,
+    *,
+    texts: Iterable[Given] | None = None,
+    lengths: Sequence[int] | None = None,
+    threads: int = 1,
+    rounds: int = 20,
+    seconds: float | None = 30.0,
+    int8: bool = True,
+    batch: int = 1,
+    seed: int = 0,
+    say: Callable[[str], object] = lambda line: None,
+) -> dict[str, Any]:
+    """Time an exported bundle and its dense partner on texts, or on random ids of some lengths.
+
+    One text a call; a `batch` above one adds rows with so many a call. `seconds` are for each row.
+    No bar, `say` gets a line for each row: a bar's thread would run on the cores that are timed.
+    """
+    if min(threads, rounds, batch) < 1:
+        raise UserError("threads, rounds and batch must be 1 or more")
+    folder = Path(bundle_dir)
+    sheet, there = _exported(folder, int8=int8)
+    bundle = _load(folder)
+    reader = open_reader(folder, sheet)
+    if lengths and sheet.images:
+        raise UserError("images are of one length; leave --lengths out")
+    if lengths and not all(1 <= n <= sheet.max_length for n in lengths):
+        asked = ", ".join(map(str, lengths))
+        raise UserError(f"lengths must be 1 to {sheet.max_length}, the bundle's, not {asked}")
+    assert bundle.plan is not None
+    make = partial(Work.of, reader=reader, plan=bundle.plan)
+    if texts is None:
+        draw = _draw(bundle, reader, seed=seed)
+        fitting = [sheet.max_length] if sheet.images else _fitting(sheet.max_length)
+        works = _random(make, draw, lengths or fitting, batch)
+    elif lengths is None:
+        works = _own(make, reader, texts, batch)
+    else:
+        raise UserError("give texts or lengths to time, not both")
+    flops = [_reduction(bundle, work, sheet.max_length) for work in works]
+    with TemporaryDirectory(prefix="toprune-bench-") as temporary:
+        say("writing the dense partner")
+        paths = _write(bundle, Path(temporary), there, int8=int8)
+        del bundle  # the torch model: room for four sessions
+        turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
+        times = _time(paths, works, threads, sheet.max_length, turns, say)
+    rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
+    report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": sheet.max_length}
+    report |= {"seed": seed, "environment": environment()}
+    return {"verdict": verdict(report)} | report
+
+
+def compare(
+    times: Mapping[str, Seconds], who: str, over: str, *, flops: float | None = None
+) -> dict[str, Any]:
+    """How many times faster `who` is than `over`, and what share of the FLOPs factor that is; None
+    where FLOPs are not what they differ in."""
+    found = ratio(times[over], times[who])
+    realised = None if flops is None else found["value"] / flops
+    return {"who": who, "over": over} | found | {"flops": flops, "realised": realised}
+
+
+def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
+    """Medians, for one text of as many as a round has."""
+    return {name: float(1000 * np.median(found) / texts) for name, found in times.items()}
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """One plain sentence: is pruning worth it, by what differs in the plan alone?"""
+    worth: list[str] = []
+    values: list[float] = []
+    others: list[str] = []
+    for row in report["rows"]:
+        alike = [r for r in row["ratios"] if (r["who"], r["over"]) in ALIKE]
+        if all(r["low"] > WORTH for r in alike):
+            worth.append(row["name"])
+            values += [r["value"] for r in alike]
+        else:
+            least = min(alike, key=lambda r: r["low"])
+            others.append(f"{row['name']} ({least['value']:.2f}x, {least['who']})")
+    if not worth:
+        return f"Pruning is NOT worth it here: {_listed(others)}; use the dense model."
+    low, high = (f"{extreme(values):.1f}x" for extreme in (min, max))
+    gain = low if low == high else f"{low} to {high}"
+    threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
+    told = f"Pruning is worth it for {_listed(worth)}: {gain} faster than dense, {threads}"
+    return f"{told}; it is NOT for {_listed(others)}." if others else f"{told}."
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _exported(folder: Path, *, int8: bool) -> tuple[Sheet, dict[str, Path]]:
+    """The sheet, and those of the bundle's graphs that are to be timed."""
+    sheet = Sheet.load(folder)
+    graphs = [("pruned fp32", GRAPHS["fp32"])]
+    if int8 and GRAPHS["int8"] in sheet.files:
+        graphs.append(("pruned int8", GRAPHS["int8"]))
+    for _, graph in graphs:
+        sheet.verify(folder, graph)
+    return sheet, {name: folder / graph for name, graph in graphs}
+
+
+def _load(folder: Path) -> "Bundle":
+    try:
+        from toprune.bundle.bundle import Bundle
+
+        bundle = Bundle.load(folder)
+    except ModuleNotFoundError as problem:
+        raise _needs(problem) from problem
+    if bundle.plan is None or not bundle.plan.steps:
+        raise UserError(f"{folder} drops no tokens, there is nothing to compare; prune it first")
+    return bundle
+
+
+def _needs(problem: ModuleNotFoundError) -> Exception:
+    if (problem.name or "").startswith("toprune"):
+        return problem
+    return UserError(
+        f"bench writes a dense partner, which needs {problem.name}; "
+        "install it with: pip install 'toprune[train]'"
+    )
+
+
+def _write(
+    bundle: "Bundle", folder: Path, there: Mapping[str, Path], *, int8: bool
+) -> dict[str, Path]:
+    """All graphs: those that are there and, each in a folder of its own, those that are not."""
+    try:
+        from toprune.export.graph import dense_plan, input_names, write_onnx
+        from toprune.export.quantize import quantize
+    except ModuleNotFoundError as problem:
+        raise _needs(problem) from problem
+    assert bundle.plan is not None
+    paths = dict(there)
+    for name in ("dense fp32", "dense int8", "pruned int8") if int8 else ("dense fp32",):
+        if name in paths:
+            continue
+        paths[name] = folder / name / "model.onnx"
+        paths[name].parent.mkdir()
+        if name == "dense fp32":
+            dense = dense_plan(bundle.model, bundle.plan.restore)
+            names = input_names(bundle.model.config, bundle.tokenizer)
+            write_onnx(bundle.model, dense, paths[name], names, bundle.task.OUTPUTS)
+        else:
+            quantize(paths[name.replace("int8", "fp32")], paths[name])
+    return paths
+
+
+def _fitting(max_length: int) -> list[int]:
+    return [n for n in LENGTHS if n <= max_length] or [max_length]
+
+
+def _draw(bundle: "Bundle", reader: Texts | Images, seed: int) -> Callable[[int], Any]:
+    """Makes rows of n ordinary tokens after a real first one; special and protected ids might be
+    treated otherwise. Images are noise."""
+    rng = np.random.default_rng(seed)
+    if isinstance(reader, Images):
+        shape = (reader.height, reader.width, 3)
+        return lambda _: reader.encode([rng.integers(0, 256, shape, np.uint8)])[0]
+    assert bundle.plan is not None
+    known = set(bundle.tokenizer.get_vocab().values())
+    ordinary = np.array(sorted(known - {*bundle.tokenizer.all_special_ids, *bundle.plan.protect}))
+    until = bundle.plan.protect_until
+
+    def row(n: int) -> Row:
+        ids = rng.choice(ordinary, n).astype(np.int64)
+        ids[0] = reader.first
+        if until is not None and n > QUERY:  # else all of it would be the text that stays
+            ids[QUERY] = until
+        return Row(ids, np.zeros_like(ids))
+
+    return row
+
+
+def _random(
+    make: Make, draw: Callable[[int], Any], lengths: Sequence[int], batch: int
+) -> list[Work]:
+    works: list[Work] = []
+    for n in lengths:
+        works.append(make(f"length {n}", [draw(n)]))
+        if batch > 1:
+            rows = [draw(n) for _ in range(batch)]
+            works.append(make(f"{batch} x length {n}", rows, batch))
+    return works
+
+
+def _own(make: Make, reader: Texts | Images, texts: Iterable[Given], batch: int) -> list[Work]:
+    """Some of the user's texts, evenly spread from the shortest to the longest."""
+    if isinstance(texts, str):  # else it would be timed letter by letter
+        raise UserError('give a list of texts, not one: ["a text"]')
+    rows = sorted(reader.encode(list(texts)), key=len)
+    if not rows:
+        raise UserError("no texts to time; give at least one")
+    count = min(len(rows), max(TIMED, batch))
+    if batch > 1:
+        if len(rows) < batch:
+            raise UserError(f"{len(rows)} texts do not fill a batch of {batch}; give more texts")
+        count -= count % batch  # every batch is a full one
+    picks = np.linspace(0, len(rows) - 1, count).round().astype(int)
+    chosen = [rows[i] for i in picks]
+    noun = "image" if isinstance(reader, Images) else "text"
+    works = [make(f"{count} {noun}{'s' if count > 1 else ''}", chosen)]
+    if batch > 1:
+        works.append(make(f"{count} {noun}s, {batch} a call", chosen, batch))
+    return works
+
+
+def _time(
+    paths: Mapping[str, Path],
+    works: Sequence[Work],
+    threads: int,
+    max_length: int,
+    turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, Seconds]],
+    say: Callable[[str], object],
+) -> list[dict[str, Seconds]]:
+    """The sessions live no longer than this: their files go next."""
+    times: list[dict[str, Seconds]] = []
+    with pinned(threads):
+        engines = {name: OnnxRuntime(path, threads=threads) for name, path in paths.items()}
+        for work in works:
+            say(f"timing {work.name}")
+            runs = {name: partial(_run, engine, work.feeds) for name, engine in engines.items()}
+            if work.lengths.counts[0][0] < max_length:
+                padded = [_padded(feed, max_length) for feed in work.feeds]
+                runs[PADDED] = partial(_run, engines["dense fp32"], padded)
+            times.append(turns(runs))
+    return times
+
+
+def _run(engine: OnnxRuntime, feeds: list[Feeds]) -> None:
+    for feed in feeds:
+        engine.run(feed)
+
+
+def _padded(feed: Feeds, length: int) -> Feeds:
+    """What a stock graph computes for a padded batch. Ours skip padding, so here it is alive; what
+    its ids are costs nothing."""
+    wide = {
+        name: np.pad(rows, ((0, 0), (0, length - rows.shape[1]))) for name, rows in feed.items()
+    }
+    return wide | {"attention_mask": np.ones_like(wide["attention_mask"])}
+
+
+def _reduction(bundle: "Bundle", work: Work, max_length: int) -> Reduction:
+    import torch
+
+    from toprune.models.families import sizes_of
+    from toprune.training.evaluation import entering
+
+    model, plan = bundle.model, bundle.plan
+    assert plan is not None
+    if not plan.adaptive:
+        return reduction(sizes_of(model), plan, work.lengths, max_length=max_length)
+    batches = ({name: torch.from_numpy(x) for name, x in feed.items()} for feed in work.feeds)
+    counts = entering(model, plan, ((None, batch) for batch in batches))
+    return measured_reduction(sizes_of(model), plan, counts, max_length=max_length)
+
+
+def _row(work: Work, times: dict[str, Seconds], flops: Reduction) -> dict[str, Any]:
+    pairs: list[tuple[str, str, float | None]] = [
+        (*pair, flops.unpadded) for pair in ALIKE if pair[0] in times
+    ]
+    pairs += [(who, "dense fp32", None) for who in ("pruned int8", "dense int8") if who in times]
+    if PADDED in times:
+        pairs.append(("pruned fp32", PADDED, flops.padded))
+        pairs.append(("dense fp32", PADDED, None))  # what leaving out the padding alone gives
+    return {
+        "name": work.name,
+        "texts": work.lengths.total,
+        "tokens": work.lengths.mean,
+        "batch": work.batch,
+        "ratios": [compare(times, who, over, flops=factor) for who, over, factor in pairs],
+        "flops": {"unpadded": flops.unpadded, "padded": flops.padded},
+        "ms_per_text": milliseconds(times, work.lengths.total),
+        "rounds": len(times["dense fp32"]),
+    }

@@ -1,0 +1,1 @@
+"""Datasets: files of any format, columns, labels, examples, splits, GLUE and SQuAD."""

@@ -1,0 +1,395 @@
+"""Examples of every task, from any source: texts and labels of the columns that `columns` chooses.
+
+Labels are optional all the way: a model and raw texts are enough to prune. What is there must be
+sound: a bad row found here is one clear line, found in the middle of a training it is an hour lost.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from toprune.data.columns import Columns, choose_columns, label_columns, present_in
+from toprune.data.files import SPLITS, Table, read
+from toprune.data.images import as_image, no_file
+from toprune.data.labels import (
+    BadRows,
+    Cells,
+    as_list,
+    as_text,
+    class_ids,
+    flagged,
+    is_missing,
+    is_true,
+    is_unlabelled,
+    label_lists,
+    name_rows,
+    numbers,
+    separator_of,
+    settle,
+    spans,
+    tag_lists,
+    without_flags,
+)
+from toprune.errors import UserError
+
+USUAL = ("train", "validation", "test")
+LEAST = {"regress": -math.inf, "rank": 0.0, "embed": -math.inf}  # labels of these are numbers
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One set of examples of a task.
+
+    | task       | texts             | labels: one entry for each text                             |
+    |------------|-------------------|-------------------------------------------------------------|
+    | classify   | texts             | class id                                                    |
+    | regress    | texts             | number                                                      |
+    | multilabel | texts             | sorted class ids, maybe none                                |
+    | rank       | queries           | relevance of the document, which is in `pairs`              |
+    | answer     | questions         | (answer, first character in the context); none: no answer   |
+    | tokens     | lists of words    | tag ids, one for each word                                  |
+    | embed      | texts             | similarity of the pair                                      |
+
+    For a model of images, texts are images: paths, bytes of files or Pillow's (`images.as_image`).
+    """
+
+    texts: list[Any]
+    pairs: list[str] | None = None
+    labels: list[Any] | None = None
+    label_names: list[str] | None = None  # class names by id, when there are names
+    articles: list[Any] | None = None  # answer: which one a context is of, when known
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, indices: Iterable[int]) -> "Examples":
+        chosen = [int(i) for i in indices]
+
+        def of(column: list[Any] | None) -> list[Any] | None:
+            return None if column is None else [column[i] for i in chosen]
+
+        return Examples(
+            texts=[self.texts[i] for i in chosen],
+            pairs=of(self.pairs),
+            labels=of(self.labels),
+            label_names=self.label_names,
+            articles=of(self.articles),
+        )
+
+
+def load(
+    source: Any,
+    *,
+    task: str,
+    columns: Columns | None = None,
+    split: str | None = None,
+    label_names: Sequence[str] | None = None,
+    skip_bad_rows: bool = False,
+) -> dict[str, Examples]:
+    """Read a source (see `sources.read`) into its train, validation and test sets.
+
+    split: read only this one; it also names a source that has no splits ("train" when None).
+    label_names: the model's class names by id (`tasks.classify.class_names`), so that labels which
+    are written as names get the ids that the model means by them. skip_bad_rows: see `from_tables`.
+    """
+    columns = columns or Columns()
+    tables = choose_splits(read(source, header=not columns.are_numbers), split)
+    columns = choose_columns(columns, present_in(tables), task)
+    return from_tables(
+        tables, columns, task=task, label_names=label_names, skip_bad_rows=skip_bad_rows
+    )
+
+
+def from_tables(
+    tables: Mapping[str, Table],
+    columns: Columns,
+    *,
+    task: str,
+    label_names: Sequence[str] | None = None,
+    blanks: bool = False,
+    skip_bad_rows: bool = False,
+) -> dict[str, Examples]:
+    """The sets of a source by name, once it is settled which columns to read.
+
+    blanks: one text of a pair may be empty. skip_bad_rows: leave out rows without a text or a
+    label, or with a label that cannot be, and warn of them; otherwise they are an error.
+    """
+    blanks = blanks and columns.pair is not None
+    parts = {n: _read_part(table, columns, task, n, blanks) for n, table in tables.items()}
+    labels, names = _labels(parts, columns.label, task, label_names)
+    settle((part.bad for part in parts.values()), skip_bad_rows)
+    found: dict[str, Examples] = {}
+    for name, part in parts.items():
+        articles = _column(part.table, "article", "title") if task == "answer" else None
+        whole = Examples(part.texts, part.pairs, labels.get(name), names, articles)
+        found[name] = whole.take(row for row in range(len(whole)) if row not in part.bad.rows)
+        _refuse_useless(found[name], name, task)
+    return found
+
+
+def read_texts(
+    source: Any,
+    *,
+    columns: Columns | None = None,
+    split: str | None = None,
+    task: str = "classify",
+    skip_bad_rows: bool = False,
+) -> list[Any]:
+    """The texts (pairs as tuples, words as lists) alone, of the asked split or the one that is
+    furthest from training. Both texts of a pair get a vector of their own (embed): first all first
+    ones, then the second ones."""
+    columns = columns or Columns()
+    tables = choose_splits(read(source, header=not columns.are_numbers), split)
+    name = next(s for s in (split, "test", "validation", *tables) if s in tables)
+    columns = choose_columns(columns, list(tables[name].columns), task)
+    part = _read_part(tables[name], columns, task, name)
+    settle([part.bad], skip_bad_rows)
+    rows = [row for row in range(part.bad.count) if row not in part.bad.rows]
+    texts = [part.texts[row] for row in rows]
+    if part.pairs is None:
+        return texts
+    pairs = [part.pairs[row] for row in rows]
+    return [*texts, *pairs] if task == "embed" else list(zip(texts, pairs, strict=True))
+
+
+def split_validation(
+    examples: Examples, share: float, seed: int, *, task: str = "classify"
+) -> tuple[Examples, Examples]:
+    """Set a share of the examples aside, seeded; classes keep their shares to within one example.
+
+    Every class stays in train, even one of a single example: a class that only validation knows
+    would not fit the head that train asks for. What belongs together is not torn apart, a query's
+    documents (rank) or the questions about a context (answer); the share is then met as nearly as
+    whole groups can.
+    """
+    if not 0 < share <= 0.5:
+        raise UserError(f"a validation share of {share} is not in (0, 0.5]; 0.1 is usual")
+    order = np.random.default_rng(seed).permutation(len(examples))
+    groups = {"rank": examples.texts, "answer": examples.pairs}.get(task)
+    if groups is not None:
+        return _parted(examples, _whole_groups(groups, order, share))
+    labels = examples.labels
+    if labels and isinstance(labels[0], int):
+        ids = np.asarray(labels)
+        order = order[np.argsort(ids[order], kind="stable")]
+        order = order[np.bincount(ids)[ids[order]] > 1]
+    if len(order) < 2:
+        raise UserError("too few examples to set some aside; give a validation set")
+    # Every (1 / share)-th along the classes laid end to end.
+    count = min(max(1, round(share * len(examples))), len(order) // 2)
+    chosen = order[(np.arange(count) * 2 + 1) * len(order) // (2 * count)]
+    return _parted(examples, chosen)
+
+
+def _whole_groups(groups: Sequence[str], order: np.ndarray, share: float) -> np.ndarray:
+    """The places of the first groups in this order, so many as come nearest to the share."""
+    ids = {group: i for i, group in enumerate(dict.fromkeys(groups[i] for i in order))}
+    if len(ids) < 2:
+        raise UserError(
+            "all examples are of one query, or one context, so that none can be set aside; give a "
+            "validation set"
+        )
+    of_row = np.array([ids[group] for group in groups])
+    counts = np.cumsum(np.bincount(of_row))[:-1]  # rows of the first, of the first two, ...
+    return np.flatnonzero(of_row <= np.argmin(np.abs(counts - share * len(groups))))
+
+
+def _parted(examples: Examples, chosen: np.ndarray) -> tuple[Examples, Examples]:
+    rest = np.setdiff1d(np.arange(len(examples)), chosen)
+    return examples.take(rest), examples.take(np.sort(chosen))
+
+
+def choose_splits(
+    found: Table | Mapping[str, Table], split: str | None, usual: Sequence[str] = USUAL
+) -> dict[str, Table]:
+    """The asked split of a source, or the usual ones."""
+    split = SPLITS.get(split, split) if split else None
+    if isinstance(found, Table):
+        return {split or "train": found}
+    wanted = (split,) if split else usual
+    chosen = {name: found[name] for name in wanted if name in found}
+    if not chosen:
+        raise UserError(f"no {' or '.join(wanted)} set; the source has: {', '.join(found)}")
+    return chosen
+
+
+# Texts
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One set while it is read: every row, and which of them are bad."""
+
+    table: Table
+    texts: list[Any]
+    pairs: list[str] | None
+    bad: BadRows
+
+
+def _read_part(table: Table, columns: Columns, task: str, name: str, blanks: bool = False) -> _Part:
+    cell_of = as_words if task == "tokens" else as_text
+    what = "a text"
+    if columns.images:
+        cell_of, what = partial(as_image, folder=table.folder), "an image"
+    texts = _read_column(table, str(columns.text), name, cell_of, what)
+    pairs = _read_column(table, columns.pair, name, cell_of, what) if columns.pair else None
+    bad = BadRows(name, len(texts))
+    if columns.images:
+        lost = {row: path for row, path in enumerate(texts) if path and no_file(path)}
+        bad.add(f"column {columns.text!r} names a file that is not there", lost, _example(lost))
+    if not blanks:
+        for column, cells in ((columns.text, texts), (columns.pair, pairs or [])):
+            bad.add(f"column {column!r} is empty", (r for r, cell in enumerate(cells) if not cell))
+    return _Part(table, texts, pairs, bad)
+
+
+def _example(lost: Mapping[int, str]) -> str:
+    return f" ({next(iter(lost.values()))})" if lost else ""
+
+
+def _read_column(
+    table: Table, column: str, name: str, cell_of: Callable[[Any], Any], what: str
+) -> list[Any]:
+    if column not in table.columns:
+        raise UserError(
+            f"the {name} set has no column {column!r}; columns there: {', '.join(table.columns)}"
+        )
+    found: list[Any] = []
+    for row, cell in enumerate(table.columns[column]):
+        try:
+            found.append(cell_of(cell))
+        except TypeError as problem:
+            raise UserError(
+                f"column {column!r} of the {name} set holds {problem} in {name_rows([row])}, "
+                f"not {what}; name another column"
+            ) from problem
+    return found
+
+
+def as_words(cell: Any) -> list[str]:
+    """Words of a list, or between the blanks of a text; none where all are blank."""
+    listed = as_list(cell)
+    words = as_text(cell).split() if listed is None else [as_text(word) for word in listed]
+    return words if any(words) else []
+
+
+def _column(table: Table, *names: str) -> list[Any] | None:
+    """The first of these columns that is there and not empty."""
+    columns = (list(table.columns[name]) for name in names if name in table.columns)
+    return next((cells for cells in columns if not all(map(is_missing, cells))), None)
+
+
+# Labels
+
+
+def _labels(
+    parts: Mapping[str, _Part], label: str | None, task: str, names: Sequence[str] | None
+) -> tuple[dict[str, list[Any]], list[str] | None]:
+    """A label for each row (None where it is bad) of those sets that have any; the class names."""
+    columns = label_columns(label, present_in({n: part.table for n, part in parts.items()}))
+    parts = {n: p for n, p in parts.items() if label and set(columns) <= p.table.columns.keys()}
+    if len(columns) > 1:
+        lists = {
+            name: flagged({c: list(part.table.columns[c]) for c in columns}, part.bad)
+            for name, part in parts.items()
+        }
+        return _ids(parts, lists, task, dict.fromkeys(parts, columns), names)
+    cells = {n: dict(enumerate(part.table.columns[columns[0]])) for n, part in parts.items()}
+    if task == "answer":
+        return _answers(parts, columns, cells), None
+    cells = {name: rows for name, rows in cells.items() if not is_unlabelled(rows.values())}
+    for name, rows in cells.items():  # what is bad already says nothing about the classes
+        cells[name] = {row: cell for row, cell in rows.items() if row not in parts[name].bad.rows}
+    if task in LEAST:
+        return {n: _numbers(rows, parts[n], LEAST[task]) for n, rows in cells.items()}, None
+    if not cells:
+        return {}, None
+    classes = {
+        n: p.table.classes[columns[0]] for n, p in parts.items() if columns[0] in p.table.classes
+    }
+    return _ids(parts, _lists(parts, cells, task), task, classes, names)
+
+
+def _numbers(rows: Mapping[int, Any], part: _Part, least: float) -> list[float | None]:
+    found = numbers({(row, 0): cell for row, cell in rows.items()}, part.bad, least=least)
+    return [found.get((row, 0)) for row in range(part.bad.count)]
+
+
+def _answers(
+    parts: Mapping[str, _Part], columns: Sequence[str], cells: Mapping[str, Mapping[int, Any]]
+) -> dict[str, list[Any]]:
+    """Answers and their places; none where a row says that there is none, or gives none."""
+    found: dict[str, list[Any]] = {}
+    for name, rows in cells.items():
+        part, column = parts[name], columns[0]
+        starts = _column(part.table, f"{column}_start", "answer_start")
+        impossible = [is_true(c) for c in _column(part.table, "is_impossible") or [0] * len(rows)]
+        if all(map(is_missing, rows.values())) and not any(impossible):
+            continue  # not labelled
+        asked = {r: c for r, c in rows.items() if not impossible[r] and r not in part.bad.rows}
+        places = spans(asked, starts, part.pairs or [], part.bad)
+        found[name] = [places.get(row, []) for row in rows]
+    return found
+
+
+def _lists(
+    parts: Mapping[str, _Part], cells: Mapping[str, Mapping[int, Any]], task: str
+) -> dict[str, dict[int, list[Any]]]:
+    """The labels of each row, as many as the task gives to one text."""
+    if task == "tokens":
+        return {n: tag_lists(rows, parts[n].texts, parts[n].bad) for n, rows in cells.items()}
+    if task == "multilabel":
+        separator = separator_of(cell for rows in cells.values() for cell in rows.values())
+        lists = [label_lists(rows, separator, parts[n].bad) for n, rows in cells.items()]
+        return dict(zip(cells, without_flags(lists), strict=True))
+    return {name: {row: [cell] for row, cell in rows.items()} for name, rows in cells.items()}
+
+
+def _ids(
+    parts: Mapping[str, _Part],
+    lists: Mapping[str, Mapping[int, list[Any]]],
+    task: str,
+    classes: Mapping[str, Sequence[str]],
+    names: Sequence[str] | None,
+) -> tuple[dict[str, list[Any]], list[str] | None]:
+    flat: dict[str, Cells] = {
+        name: {
+            (row, place): label
+            for row, labels in rows.items()
+            if row not in parts[name].bad.rows
+            for place, label in enumerate(labels)
+        }
+        for name, rows in lists.items()
+    }
+    bad = {name: part.bad for name, part in parts.items()}
+    ids, known = class_ids(flat, bad, classes=classes, names=names)
+    found: dict[str, list[Any]] = {}
+    for name, rows in lists.items():
+        found[name] = [None] * bad[name].count
+        for row in rows.keys() - bad[name].rows:
+            of_row = [ids[name][row, place] for place in range(len(rows[row]))]
+            if task == "multilabel":
+                of_row = sorted(set(of_row))
+            found[name][row] = of_row[0] if task == "classify" else of_row
+    return found, known
+
+
+def _refuse_useless(examples: Examples, name: str, task: str) -> None:
+    if not len(examples):
+        raise UserError(f"the {name} set is empty; give at least two examples")
+    if not examples.labels or task == "answer":
+        return
+    seen = {tuple(label) if isinstance(label, list) else (label,) for label in examples.labels}
+    if task == "tokens":
+        seen = {(tag,) for tags in seen for tag in tags}
+    if len(seen) == 1:
+        names = examples.label_names
+        label = ", ".join(names[int(i)] if names else str(i) for i in seen.pop()) or "none"
+        raise UserError(
+            f"every label of the {name} set is {label}: there is nothing to learn or to measure; "
+            "give examples of two classes or more, or leave the label column out"
+        )

@@ -1,0 +1,1 @@
+"""Looking into a bundle: explain, scores, stress and the web app."""

@@ -1,0 +1,1 @@
+"""Which tokens leave at which layer, for one text or many."""

@@ -1,0 +1,1 @@
+"""Does benign filler push the decisive tokens out?"""

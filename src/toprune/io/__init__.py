@@ -1,0 +1,1 @@
+"""Files, progress bars and Ray: what every storey above may use."""

@@ -1,0 +1,310 @@
+"""CoFi (ACL'22): structured pruning learns compact and accurate models.
+
+Read beside the paper. Hard-concrete masks of four grains are learned together with the weights:
+attention heads, inner columns of the FFNs, the hidden dimension that all layers share, and whole
+layers. The dense model teaches: its answers, and the first token's state after each layer. In the
+end masks become yes or no, the soft values of those that stay are folded into the weights, all else
+is cut out, and the smaller model learns on. It is a dense model with a plan of no steps, and any
+other method can prune its tokens afterwards.
+
+Ours: the budget is of real FLOPs, not of parameters, and held at every step by a shift of all masks
+(`projection.py`), not by multipliers. Masks set out from an order: what the dense model's answers
+depend on least, for what it costs, goes first. One mask closes a whole layer, attention and FFN
+together; a layer that stays keeps a head and a column at least, and the last one always stays. The
+paper's search for matching layers is simplified: a layer is matched with the teacher's own, in what
+is open of its state, and one that is passed by is not asked.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from toprune.errors import UserError
+from toprune.methods.cofi.masks import Masks, attach_masks, fold, saliency
+from toprune.models.families import family_of, keep_layers, sizes_of
+from toprune.models.slim import ENTRY, Kept, cut, parts_of
+from toprune.plan.budget import Budget, Lengths
+from toprune.plan.cost import Sizes, total_macs
+from toprune.plan.plan import Plan, Restore, Score
+from toprune.pruning.attach import Follow
+from toprune.training import hard_concrete
+from toprune.training.distributed import processes
+from toprune.training.learner import Learner
+from toprune.training.projection import shift_to
+from toprune.training.stages import (
+    CALIBRATION_TEXTS,
+    Job,
+    Outcome,
+    Stage,
+    once,
+    soft_stage,
+    teacher_of,
+)
+from toprune.training.teacher import Teacher
+
+DENSE = 0.01  # sparsity at which a run sets out; at zero the shift would be infinite
+STAYS = 1e3  # the log-alpha of a mask that no shift closes
+LATER = 20.0  # how much higher dimensions and layers start than heads and columns
+FAINTEST = 0.01  # soft value of what stays only because something must
+FURTHEST = 200.0  # an edge that all masks are above, or below but for those that stay
+
+
+@dataclass(frozen=True)
+class Cofi:
+    hidden: bool = True  # may the dimension shrink that all layers share?
+    slope: float = 30.0  # how much lower the least useful of a kind starts than the most useful
+
+    NAME: ClassVar[str] = "cofi"
+    SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which has no use for it
+    STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+
+    @property
+    def first(self) -> None:
+        return None
+
+    def learn(self, job: Job, *, resume: bool) -> Outcome:
+        """Masks and weights together, then the smaller model; without epochs for masks, what they
+        would set out from."""
+        family = family_of(job.model)
+        parts_of(job.model, family)  # or one line that says what can be cut
+        words, job.before = teacher_of(job), sizes_of(job.model)
+        path, handles = job.work / "kept.json", list[Any]()
+
+        def begin() -> Masking:
+            selector = self.selector(job)
+            handles.extend(attach_masks(job.model, lambda: selector.drawn))
+            return Masking(job.blank(), selector)
+
+        def end(policy: Masking) -> tuple[Plan, float]:
+            for handle in handles:
+                handle.remove()
+            masks = policy.selector.settled()
+            fold(job.model, masks)
+            if processes().is_main_process:
+                path.write_text(json.dumps(asdict(masks.kept())))
+            with torch.no_grad():
+                return job.blank(), 1 / (1 - float(policy.selector.sparsity()))
+
+        if job.training.soft_epochs > 0:
+            outcome = soft_stage(job, begin, end, resume=resume, kind=Matched)
+        else:
+            end(begin())
+            processes().wait_for_everyone()
+            outcome = Outcome(job.blank(), None, [])
+        kept = Kept(**json.loads(path.read_text()))
+        keep_layers(job.model, kept.layers)
+        cut(job.model, family, kept)
+        # Where the next stage finds the words for the smaller model.
+        job.work, job.known = job.work / "slim", None
+        once(job.work / "teacher", lambda: matching(words, kept).save(job.work / "teacher"))
+        found = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
+        return replace(outcome, plan=job.blank(), found=found)
+
+    def selector(self, job: Job) -> "Selector":
+        """With masks in the order of what they are worth."""
+        sizes = sizes_of(job.model)
+        selector = Selector(self, sizes, job.lengths, job.budget, job.restore)
+        useful = saliency(job.model, job.task, job.some(CALIBRATION_TEXTS))
+        # Vectors are what an embedding model is for: theirs stay as wide as they are.
+        selector.start(useful, hidden=self.hidden and job.task.HEAD != "encoder")
+        selector.check_reach(job.budget)
+        return selector
+
+
+def matching(words: Teacher, kept: Kept) -> Teacher:
+    """What the teacher says of the layers and dimensions that are left."""
+    if not len(words.states):
+        return words
+    return replace(words, states=np.asarray(words.states[:, kept.layers])[..., kept.hidden])
+
+
+class Masking(Follow):
+    """Every token stays; what is learned is which weights do."""
+
+    def __init__(self, plan: Plan, selector: "Selector"):
+        super().__init__(plan)
+        self.selector = selector
+
+
+class Matched(Learner):
+    """Learns from the teacher's states what the masks of the moment leave to learn."""
+
+    def forward(
+        self, *words: Any, teacher_states: Tensor | None = None, **batch: Any
+    ) -> dict[str, Tensor]:
+        assert self.selector is not None
+        self.selector.sample()
+        if teacher_states is not None:
+            masks: Masks = self.selector.drawn
+            through = torch.cat(list(masks.layers)) > 0  # (L,)
+            # a layer that is passed by has the state of the one before it
+            own = (torch.arange(len(through), device=through.device) * through).cummax(0).values
+            teacher_states = teacher_states[:, own] * (masks.hidden > 0)
+        return super().forward(*words, teacher_states=teacher_states, **batch)
+
+
+class Selector(nn.Module):
+    """The masks while they are learned: `sample` for a forward pass, `settled` at the end."""
+
+    SPAN: ClassVar[float] = 9.0  # from an open mask to a closed one
+    rank_weight: ClassVar[float] = 0.0  # nobody distils a ranking here
+
+    def __init__(
+        self, settings: Cofi, sizes: Sizes, lengths: Lengths, budget: Budget, restore: Restore
+    ):
+        super().__init__()
+        self.settings, self.sizes, self.lengths = settings, sizes, lengths
+        self.restore: Restore = restore
+        self.heads, self.inner = ([getattr(x, n) for x in sizes.each] for n in ("heads", "inner"))
+        counts = sizes.width, sum(self.heads), sum(self.inner), sizes.layers
+        # log-alphas of hidden (D,), heads and inner of all layers (one after the other), layers
+        self.loga = nn.ParameterList([torch.full((count,), STAYS) for count in counts])
+        self.drawn = self._masks([torch.ones(count) for count in counts])  # for this step
+        self.dense = float(self.macs(self.drawn))
+        self.sparsity_target = budget.sparsity
+        self.progress = 1.0  # share of the warm-up that is over; the trainer moves it
+
+    def _masks(self, vectors: Sequence[Tensor]) -> Masks:
+        hidden, heads, inner, layers = vectors
+        return Masks(hidden, heads.split(self.heads), inner.split(self.inner), layers.split(1))
+
+    def start(self, useful: Sequence[Tensor], *, hidden: bool) -> None:
+        """Set the log-alphas: within each kind what is useful for its cost starts higher."""
+        whole = [torch.ones_like(x, requires_grad=True) for x in useful]
+        prices = torch.autograd.grad(self.macs(self._masks(whole)), whole)
+        with torch.no_grad():
+            for loga, worth, price, later in zip(
+                self.loga, useful, prices, (LATER, 0.0, 0.0, LATER), strict=True
+            ):
+                place = (worth / price).argsort().argsort()  # 0 the least
+                loga.copy_(later + self.settings.slope * ((place + 0.5) / len(place) - 0.5))
+            self.loga[-1][-1] = STAYS
+            if not hidden:
+                self.loga[0].fill_(STAYS)
+
+    # -- this step's masks -------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Draw all masks once for a forward pass; the batch shares them."""
+        *soft, layers = (hard_concrete.sample(loga) for loga in self.logits())
+        # Straight-through, as ToP's gates: a layer is passed or not. Brackets: see there.
+        self.drawn = self._masks([*soft, (layers > 0).to(layers) + (layers - layers.detach())])
+
+    def logits(self) -> list[Tensor]:
+        """The log-alphas in force: shifted until the target is met exactly."""
+        shift = shift_to(self.target(), list(self.loga), self._sparsity)
+        return [loga - shift for loga in self.loga]
+
+    def target(self) -> float:
+        return DENSE + (self.sparsity_target - DENSE) * min(1.0, self.progress)
+
+    def masks(self) -> list[nn.Parameter]:
+        return list(self.loga)
+
+    def multipliers(self) -> list[nn.Parameter]:
+        return []
+
+    def told(self) -> dict[str, Tensor]:
+        """For the log: how much of each kind is expected to be open."""
+        names = ("hidden", "heads", "inner", "layers")
+        shares = [hard_concrete.p_open(loga).mean() for loga in self.logits()]
+        return {f"open_{name}": share for name, share in zip(names, shares, strict=True)}
+
+    # -- the constraint ------------------------------------------------------------------------
+
+    def macs(self, masks: Masks) -> Tensor:
+        """MACs of an example, in the mean, of what is open; or expected of masks that are open with
+        these probabilities: a product of independent numbers is expected to be the product. A layer
+        that is closed has no head and no column, and the last one, which is shorter, stays."""
+        each = tuple(
+            (layer * heads.sum(), layer * inner.sum())
+            for layer, heads, inner in zip(masks.layers, masks.heads, masks.inner, strict=True)
+        )
+        width: Any = masks.hidden.sum()
+        slim: Any = each
+        sizes = replace(self.sizes, width=width, head_width=self.sizes.head_size, slim=slim)
+        n, n2 = (self.lengths.moment(power) / self.lengths.total for power in (1, 2))
+        layers = self.sizes.layers
+        return total_macs(sizes, [n] * layers, [n2] * layers, examples=1, restore=self.restore)
+
+    def _sparsity(self, loga: Sequence[Tensor], shift: Tensor) -> Tensor:
+        p = self._masks([hard_concrete.p_open(own - shift) for own in loga])
+        return 1 - self.macs(p).squeeze() / self.dense
+
+    def sparsity(self) -> Tensor:
+        """Expected share of real FLOPs removed by the masks in force."""
+        return self._sparsity(self.logits(), torch.zeros(()))
+
+    def penalty(self) -> Tensor:
+        return torch.zeros(())  # the shift is all
+
+    # -- the end -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def settled(self) -> Masks:
+        """Zero below an edge, above it the value that a mask is most of the time (the published
+        code's). The edge is where what is open meets the budget; where it falls on a layer, a head
+        or a dimension, which are too large for that, columns make up for it."""
+        loga = self.logits()
+        limit = self.dense * (1 - self.sparsity_target)
+
+        def macs(edge: float, fine: float) -> float:
+            return float(self.macs(self._above(loga, edge, fine)))
+
+        edges = _bisect(lambda edge: macs(edge, edge), limit)
+        tried = [(edge, _bisect(lambda fine, at=edge: macs(at, fine), limit)[1]) for edge in edges]
+        best = min(tried, key=lambda found: abs(macs(*found) - limit))
+        values = self._masks(
+            [torch.sigmoid(0.8 * own / hard_concrete.BETA).clamp_min(FAINTEST) for own in loga]
+        )
+        open_ = self._above(loga, *best)
+
+        def of_each(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
+            return [a * b for a, b in zip(one, other, strict=True)]
+
+        return Masks(
+            values.hidden * open_.hidden,
+            of_each(values.heads, open_.heads),
+            of_each(values.inner, open_.inner),
+            open_.layers,
+        )
+
+    def _above(self, loga: Sequence[Tensor], edge: float, fine: float) -> Masks:
+        """Ones and zeros; `fine`: the edge of the columns. Something stays of every kind."""
+        masks = self._masks(loga)
+        return Masks(
+            _best(masks.hidden, edge, self.sizes.head_size),  # no state is narrower than a head
+            [_best(heads, edge, 1) for heads in masks.heads],
+            [_best(inner, fine, 1) for inner in masks.inner],
+            [(layer > edge).float() for layer in masks.layers],
+        )
+
+    def check_reach(self, budget: Budget) -> None:
+        """Say at once when nothing that may stay is small enough."""
+        least = self._above(list(self.loga), FURTHEST, FURTHEST)
+        most = self.dense / float(self.macs(least))
+        if budget.reduction > most:
+            raise UserError(
+                f"budget {budget.asked} is out of reach: with one layer, one head and one column "
+                f"left, this model is {int(most * 100) / 100:.2f}x smaller; ask for less"
+            )
+
+
+def _best(loga: Tensor, edge: float, least: int) -> Tensor:
+    """1 above the edge, and for the `least` highest whatever they are."""
+    floor = loga.topk(min(least, len(loga))).values[-1]
+    return ((loga > edge) | (loga >= floor)).float()
+
+
+def _bisect(macs: Callable[[float], float], limit: float) -> tuple[float, float]:
+    """Neighbouring edges with more MACs than the limit, and with no more."""
+    low, high = -FURTHEST, FURTHEST
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if macs(middle) > limit else (low, middle)
+    return low, high

@@ -1,0 +1,139 @@
+"""Multipliers on the parts of a model, while they are learned and when they are done.
+
+A mask multiplies what a head says, what an inner column says, or one number of every state; a layer
+whose mask is zero is passed by. While they are learned, hooks on the modules do that: weights and
+class of the model stay as they are. When they are done they are folded into the weights, after
+which those that belong to zeros can be cut out (`slim.py`) and nothing changes: this is tested.
+
+Every state comes out of a norm, so that is where its numbers are masked. A norm looks only at those
+whose mask is open, as it will when the others are gone (CoFi does so too).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toprune.models.families import family_of, sizes_of
+from toprune.models.heads import ask
+from toprune.models.slim import Kept, parts_of
+from toprune.tasks import Task
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Each (units,), or with dimensions before that which broadcast over the batch (B, K)."""
+
+    hidden: Tensor  # (D,)
+    heads: Sequence[Tensor]  # (H,) of each layer
+    inner: Sequence[Tensor]  # (d',) of each layer
+    layers: Sequence[Tensor]  # (1,) of each layer: 0 or 1
+
+    def kept(self) -> Kept:
+        """What is not zero."""
+        layers = [i for i, open_ in enumerate(self.layers) if open_ > 0]
+        return Kept(
+            layers,
+            _open(self.hidden),
+            [_open(self.heads[i]) for i in layers],
+            [_open(self.inner[i]) for i in layers],
+        )
+
+
+def _open(mask: Tensor) -> list[int]:
+    return mask.nonzero().flatten().tolist()
+
+
+def attach_masks(model: Any, masks: Callable[[], Masks]) -> list[Any]:
+    """Let the masks of the moment multiply in every forward pass; returns handles, to `remove`."""
+    family, base = family_of(model), model.base_model
+    parts, size = parts_of(model, family), sizes_of(model).head_size
+
+    def multiply(module: nn.Module, mask: Callable[[], Tensor]) -> Any:
+        return module.register_forward_pre_hook(lambda _, given: (given[0] * mask(),))
+
+    def norm(module: nn.LayerNorm) -> Any:
+        return module.register_forward_hook(
+            lambda _, given, __: masked_norm(module, given[0], masks().hidden)
+        )
+
+    def passed(layer: nn.Module, i: int) -> Any:
+        """First of the layer's hooks: transformers keeps hidden states by another."""
+
+        def blend(_: Any, given: Any, state: Tensor) -> Tensor:
+            through = masks().layers[i]
+            return through * state + (1 - through) * given[0]
+
+        return layer.register_forward_hook(blend, prepend=True)
+
+    layers = family.layers(base)
+    handles = [norm(parts.entry(base))]
+    for i, layer in enumerate(layers):
+        handles += [norm(module) for module in parts.norms(layer)]
+        handles += [
+            multiply(
+                parts.mixed(layer), lambda i=i: masks().heads[i].repeat_interleave(size, dim=-1)
+            ),
+            multiply(parts.fed(layer), lambda i=i: masks().inner[i]),
+        ]
+        if i < len(layers) - 1:  # the last one always stays, and may give one row for many
+            handles.append(passed(layer, i))
+    return handles
+
+
+def masked_norm(norm: nn.LayerNorm, x: Tensor, mask: Tensor) -> Tensor:
+    """LayerNorm over those of the last dimension whose mask is open, multiplied by it."""
+    open_ = (mask > 0).to(x.dtype)
+    count = open_.sum(-1, keepdim=True)
+    centred = (x - (x * open_).sum(-1, keepdim=True) / count) * open_
+    spread = centred.square().sum(-1, keepdim=True) / count
+    return (centred * torch.rsqrt(spread + norm.eps) * norm.weight + norm.bias) * mask
+
+
+@torch.no_grad()
+def fold(model: Any, masks: Masks) -> None:
+    """Into the weights, for good. A norm of the whole state would still see what is closed: cut
+    that out next."""
+    family = family_of(model)
+    parts, size = parts_of(model, family), sizes_of(model).head_size
+    norms = [parts.entry(model.base_model)]
+    for layer, heads, inner in zip(
+        family.layers(model.base_model), masks.heads, masks.inner, strict=True
+    ):
+        parts.mixed(layer).weight.mul_(heads.repeat_interleave(size))
+        parts.fed(layer).weight.mul_(inner)
+        norms += parts.norms(layer)
+    for norm in norms:
+        norm.weight.mul_(masks.hidden)
+        norm.bias.mul_(masks.hidden)
+
+
+def saliency(model: Any, task: Task, batches: Sequence[dict[str, Tensor]]) -> list[Tensor]:
+    """How much the answers depend on each mask, as the probe has it for tokens: the square of the
+    gradient of the answer's margin, summed over texts. Of hidden, heads, inner, layers."""
+    sizes = sizes_of(model)
+    counts = [[sizes.width], *([getattr(x, n) for x in sizes.each] for n in ("heads", "inner"))]
+    counts.append([1] * sizes.layers)
+    found = [torch.zeros(sum(each)) for each in counts]
+    masks: list[Masks] = []
+    handles, training = attach_masks(model, lambda: masks[-1]), model.training
+    model.eval()
+    try:
+        for batch in batches:
+            rows = len(batch["attention_mask"])
+            ones = [torch.ones(rows, 1, len(x), requires_grad=True) for x in found]
+            (hidden,), *others = (
+                x.split(each, dim=-1) for x, each in zip(ones, counts, strict=True)
+            )
+            masks.append(Masks(hidden, *others))
+            margin = task.margin(ask(model, task, batch)[0], batch["attention_mask"])
+            grads = torch.autograd.grad(margin.sum(), ones)
+            for total, grad in zip(found, grads, strict=True):
+                total += grad.square().sum((0, 1))
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.train(training)
+    return found

@@ -1,0 +1,1 @@
+"""Hugging Face models: loading, heads, families, and models with parts cut out."""

@@ -1,0 +1,1 @@
+"""Plans, budgets, costs and schedules: the arithmetic of token pruning, without torch."""

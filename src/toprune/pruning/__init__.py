@@ -1,0 +1,1 @@
+"""Running a transformer under a plan: tokens, attention, scores and policies."""

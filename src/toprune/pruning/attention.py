@@ -1,0 +1,96 @@
+"""Attention over live tokens, and the attention each token receives.
+
+One function for every execution: fused where nobody asks for probabilities, explicit where a score
+or a soft key weight needs them.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from toprune.pruning.tokens import Tokens
+
+TINY = 1e-8  # keys below this weight get no gradient; exact zeros are gathered out before
+
+
+def key_bias(tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the logits of every key, (B, 1, 1, K); None when all rows are live.
+
+    A soft weight w multiplies exp(logit) before normalisation, p = w exp(x) / sum w exp(x): with w
+    in {0, 1} that *is* removal, so what is learned is what will run.
+    """
+    if tokens.full and tokens.weight is None:
+        return None
+    if tokens.weight is None:
+        bias = torch.zeros(tokens.alive.shape, dtype=dtype, device=tokens.alive.device)
+    else:
+        bias = tokens.weight.clamp_min(TINY).log()
+    return bias.masked_fill(~tokens.alive, torch.finfo(dtype).min)[:, None, None, :]
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tokens: Tokens,
+    *,
+    scale: float | None = None,
+    positions: Tensor | None = None,
+    dropout: float = 0.0,
+    scored: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Context (B, H, Q, d) of queries (B, H, Q, d) over keys and values (B, H, K, d).
+
+    `scale` of the logits is 1 / sqrt(d) unless given; `positions` (B, H or 1, Q, K) is what the
+    family adds to them. With `scored` also the
+    received attention (B, K): the mean over heads and *live* queries of the probability that a
+    token gets, before dropout (ToP eq. 3). Then Q == K.
+    """
+    bias = key_bias(tokens, q.dtype)
+    if positions is not None:
+        bias = positions if bias is None else positions + bias
+    if not scored and tokens.weight is None and not _slow_fused(q):
+        context = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale
+        )
+        return context, None
+    logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
+    received = _received(p, tokens) if scored else None
+    return F.dropout(p, dropout, training=dropout > 0) @ v, received
+
+
+def _slow_fused(q: Tensor) -> bool:
+    """Training in bfloat16 on a CPU: the backward pass of torch's fused kernel is slow there, that
+    of the explicit products is not (benchmarks/finetune_cost.py)."""
+    return q.dtype == torch.bfloat16 and q.device.type == "cpu" and torch.is_grad_enabled()
+
+
+def _received(p: Tensor, tokens: Tokens) -> Tensor:
+    if tokens.full:
+        return p.mean((1, 2))
+    live = tokens.alive.to(p.dtype)  # (B, Q)
+    return torch.einsum("bhqk,bq->bk", p, live) / (p.shape[1] * live.sum(1, keepdim=True))
+
+
+def split_heads(x: Tensor, size: int) -> Tensor:
+    """(B, T, H * d) -> (B, H, T, d)"""
+    return x.unflatten(-1, (-1, size)).transpose(1, 2)
+
+
+def share_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values (B, G, T, d) of groups of heads, as (B, H, T, d)."""
+    groups = x.shape[1]
+    if groups == heads:
+        return x
+    return x.unsqueeze(2).expand(-1, -1, heads // groups, -1, -1).flatten(1, 2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (B, H, T, d) turned by the angles of its rows' positions, (B, T, d) each."""
+    one, other = x.chunk(2, -1)
+    return x * cos.unsqueeze(1) + torch.cat((-other, one), -1) * sin.unsqueeze(1)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)

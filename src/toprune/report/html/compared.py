@@ -1,0 +1,124 @@
+"""The accuracy-FLOPs curve of `toprune compare`, for its own page and for that of a bundle."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from toprune.report.html import charts
+from toprune.report.html.charts import lines, series
+from toprune.report.html.parts import (
+    STYLE,
+    block,
+    figure,
+    figures,
+    interval,
+    legend,
+    number,
+    paragraph,
+    section,
+    table,
+    words,
+)
+from toprune.report.html.shell import page
+from toprune.report.svg import Line, Point
+
+
+def curves(report: Mapping[str, Any], x: str) -> list[Line]:
+    """One for each method, in points (times 100). A bar is the interval of the difference, hung
+    from the dense model's value: where it crosses that line, the two cannot be told apart."""
+    found: dict[str, list[Point]] = {}
+    for cell in report["means"]:
+        if "pruned" not in cell:
+            continue
+        at = cell["faster"] if x == "faster" else cell["executed"]["unpadded"]
+        gap, dense = cell["difference"], cell["dense"]["value"]
+        low, high = (100 * (dense + gap[end]) if end in gap else None for end in ("low", "high"))
+        y = 100 * cell["pruned"]["value"]
+        if at is not None and math.isfinite(y):
+            found.setdefault(cell["name"], []).append(Point(at, y, low, high))
+    return [Line(name, points) for name, points in found.items()]
+
+
+def curve(compared: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> str:
+    """The chart and its table. own: the report of a bundle that is marked in it."""
+    drawn = curves(compared, "reduction")
+    metric = compared.get("metric", "")
+    if not drawn:
+        return paragraph("No method could be measured.")
+    if own is not None and metric in own.get("pruned", {}):
+        here = own["budget"]["executed"]["unpadded"], 100 * own["pruned"][metric]["value"]
+        drawn.append(Line("this bundle", [Point(*here)]))
+    cells = [i for i, cell in enumerate(compared["means"]) if "pruned" in cell]
+    rows = [
+        [
+            words(f"{compared['means'][i]['name']} at {compared['means'][i]['budget']}"),
+            number(compared, "means", i, "executed", "unpadded", unit="x"),
+            number(compared, "means", i, "executed", "padded", unit="x"),
+            interval(compared, "means", i, "pruned", form=".1f", times=100),
+            interval(compared, "means", i, "difference", form="+.1f", times=100),
+            number(compared, "means", i, "faster", unit="x"),
+        ]
+        for i in cells
+    ]
+    header = ("", "fewer FLOPs", "padded", str(metric), "difference", "faster")
+    says = "; ".join(
+        f"{line.name}: " + ", ".join(f"{p.y:.1f} at {p.x:.2f}x" for p in line.points)
+        for line in drawn
+    )
+    dense = 100 * compared["dense"]["value"]
+    chart = figure(
+        "curve",
+        f"{metric} in points; the dashed line is dense, {dense:.1f}",
+        f"Dense: {dense:.1f}. {says}.",
+        lines(drawn, x="times fewer FLOPs", y=str(metric), start=1.0, level=dense, dots=True),
+        table(f"{metric} in points, with 95 % intervals", header, rows),
+        legend((series(i), line.name) for i, line in enumerate(drawn)),
+    )
+    about = paragraph(
+        "Every method on the same model, data, epochs and seeds. A bar is the interval of the "
+        "difference to dense, hung from the dense model's value: where it crosses the dashed line, "
+        "the two cannot be told apart."
+    )
+    return f'<div data-file="compare.json">{figures(chart, block(about))}</div>'
+
+
+def front(report: Mapping[str, Any]) -> str:
+    """What a method found that serves many budgets with the same weights (LAT's search)."""
+    members = report.get("front") or []
+    if len(members) < 2:
+        return ""
+    drawn = [Line("schedules", [Point(m["reduction"], m["divergence"]) for m in members])]
+    rows = [
+        [str(i + 1)]
+        + [number(report, "front", i, key, form=".4g") for key in ("reduction", "divergence")]
+        for i in range(len(members))
+    ]
+    least, most = (f(m["reduction"] for m in members) for f in (min, max))
+    return figures(
+        figure(
+            "front",
+            "The same weights at other budgets",
+            f"{len(members)} schedules, from {least:.2f} to {most:.2f} times fewer FLOPs.",
+            lines(drawn, x="times fewer FLOPs", y="from dense", start=1.0, floor=0.0, dots=True),
+            table("Distance to the dense model's answers", ("", "reduction", "distance"), rows),
+        )
+    )
+
+
+def compare_page(report: Mapping[str, Any]) -> str:
+    """compare.html, from compare.json."""
+    refused = [row for row in report["rows"] if "error" in row]
+    told = [f"task {report['task']}"]
+    if "examples" in report:
+        told.append(f"{report['examples']:,} examples that training never saw")
+    lost = [f"{row['name']} at {row['budget']}: {row['error']}" for row in refused]
+    lost = "".join(f"<li>{words(line)}</li>" for line in dict.fromkeys(lost))
+    machine = report.get("environment", {}).get("machine", "")
+    body = [
+        "<h1>Methods side by side</h1>",
+        paragraph(words(" \u00b7 ".join(told)), soft=True),
+        section("Accuracy against FLOPs", curve(report)),
+        section("What could not be done", f"<ul>{lost}</ul>" if lost else ""),
+        section("Where the numbers are from", paragraph(words(machine)) if machine else ""),
+    ]
+    return page("Methods side by side", "\n".join(body), style=charts.STYLE + STYLE)

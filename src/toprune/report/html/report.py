@@ -1,0 +1,121 @@
+"""report.html: what was asked, what runs, what it costs and what it gains, from report.json alone.
+
+Every part is there when its numbers are: reports of older bundles, of data without labels and of
+fine-tuned models have fewer of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toprune.errors import UserError
+from toprune.report.html import charts, failures
+from toprune.report.html.budget import budget
+from toprune.report.html.compared import curve, front
+from toprune.report.html.failures import classes, examples
+from toprune.report.html.kept import kept
+from toprune.report.html.origin import origin
+from toprune.report.html.parts import STYLE, number, paragraph, section, words
+from toprune.report.html.quality import quality, verdict
+from toprune.report.html.shell import escape, page
+from toprune.report.html.speed import fastest, speed
+from toprune.report.html.training import training
+
+TILES = """
+.tiles {
+  display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr));
+  margin: 1.3rem 0; padding: 0;
+}
+.tiles div {
+  background: var(--panel); border: 1px solid var(--rule); border-radius: .6rem;
+  padding: .8rem 1rem; display: flex; flex-direction: column;
+}
+.tiles dt { color: var(--soft); font-size: .9rem; }
+.tiles dd { margin: 0; }
+.tiles .big { font-size: 1.75rem; font-weight: 650; line-height: 1.3; }
+.tiles .small { color: var(--soft); font-size: .88rem; }
+.lead { font-size: 1.08rem; }
+"""
+
+Report = dict[str, Any]
+
+
+def report_page(report: Report, compared: Mapping[str, Any] | None = None) -> str:
+    """One HTML document. compared: compare.json, for the curve that this bundle is a point of."""
+    try:
+        body = "\n".join(filter(None, _body(report, compared)))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
+        raise UserError(
+            f"report.json is not one that toprune wrote ({problem!r}); prune the model anew"
+        ) from problem
+    return page(_title(report), body, style=charts.STYLE + STYLE + failures.STYLE + TILES)
+
+
+def _body(report: Report, compared: Mapping[str, Any] | None) -> list[str]:
+    return [
+        _head(report),
+        section("How many FLOPs it takes", budget(report)),
+        section("How good it is", quality(report)),
+        section("How fast it is", speed(report)),
+        section("How many tokens are kept", kept(report)),
+        section(
+            "Accuracy against FLOPs", curve(compared, report) if compared else "", front(report)
+        ),
+        section("Class by class", classes(report)),
+        section("Where it fails", examples(report)),
+        section("How it was learned", training(report)),
+        section("Where the numbers are from", origin(report)),
+    ]
+
+
+def _title(report: Report) -> str:
+    if "budget" not in report:
+        return f"Fine-tuning report: {_task(report)}"
+    return f"Pruning report: {_task(report)} at {report['budget']['asked']}"
+
+
+def _task(report: Report) -> str:
+    return str(report.get("glue") or report.get("task", "an unnamed task"))
+
+
+def _head(report: Report) -> str:
+    method = report.get("provenance", {}).get("method")
+    told = [f"method {method}"] if method else []
+    if "examples" in report:
+        told.append(f"{report['examples']:,} examples that training never saw")
+    return "\n".join(
+        [
+            f"<h1>{escape(_title(report))}</h1>",
+            paragraph(words(" \u00b7 ".join(told)), soft=True),
+            f'<p class="lead">{verdict(report)}</p>' if "difference" in report else "",
+            _tiles(report),
+        ]
+    )
+
+
+def _tiles(report: Report) -> str:
+    tiles: list[tuple[str, str, str]] = []
+    if "budget" in report:
+        executed = number(report, "budget", "executed", "unpadded", unit="x")
+        asked = words(report["budget"]["asked"])
+        tiles.append(("Fewer FLOPs, really", executed, f"asked for: {asked}"))
+    for part in ("pruned", "metrics"):
+        if report.get(part):
+            name = next(iter(report[part]))
+            value = number(report, part, name, "value", form=".1f", times=100)
+            dense = ""
+            if part == "pruned":
+                dense = f"dense: {number(report, 'dense', name, 'value', form='.1f', times=100)}"
+            tiles.append((name, value, dense))
+    if "agreement" in report:
+        same = number(report, "agreement", form=".1f", times=100)
+        tiles.append(("Agreement with dense", same, "out of 100"))
+    if (best := fastest(report)) is not None:
+        ratio = number(report, *best, "value", unit="x")
+        tiles.append(("Faster, measured", ratio, "pruned over dense, fp32"))
+    cells = (
+        f'<div><dt>{words(name)}</dt><dd class="big">{value}</dd>'
+        + (f'<dd class="small">{more}</dd>' if more else "")
+        + "</div>"
+        for name, value, more in tiles
+    )
+    return f'<dl class="tiles">{"".join(cells)}</dl>' if tiles else ""

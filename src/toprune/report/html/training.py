@@ -1,0 +1,112 @@
+"""How the masks got there: sparsity, gates and kept shares over the soft stage, and the loss."""
+
+import re
+from typing import Any
+
+from toprune.report.html.charts import heat, lines, series
+from toprune.report.html.parts import figure, figures, legend, number, paragraph, table
+from toprune.report.svg import Line, Point
+
+Report = dict[str, Any]
+OF_LAYER = re.compile(r"(gate|kept)_(\d+)")
+
+
+def training(report: Report) -> str:
+    log = report.get("log") or []
+    parts = [_sparsity(report), *(_masks(report, kind) for kind in ("gate", "kept")), _loss(report)]
+    if not any(parts):
+        return paragraph("Nothing was trained.") if "log" in report and not log else ""
+    return figures(*parts)
+
+
+def _sparsity(report: Report) -> str:
+    at = [i for i, line in enumerate(report.get("log") or []) if "sparsity" in line]
+    if len(at) < 2:
+        return ""
+    log = report["log"]
+    drawn = [
+        Line(name, [Point(log[i]["step"], 100 * log[i][key]) for i in at])
+        for key, name in (("sparsity", "expected by the masks"), ("target", "target"))
+    ]
+    rows = [
+        [
+            number(report, "log", i, "step", form=","),
+            number(report, "log", i, "sparsity", form=".1f", times=100),
+            number(report, "log", i, "target", form=".1f", times=100),
+        ]
+        for i in at
+    ]
+    first, last = (100 * log[at[end]]["sparsity"] for end in (0, -1))
+    return figure(
+        "sparsity",
+        "FLOPs removed while masks were learned",
+        f"Expected share of FLOPs removed, from {first:.0f} % to {last:.0f} %.",
+        lines(drawn, x="step", y="% of FLOPs", floor=0.0),
+        table("Share of FLOPs removed, in %", ("step", "expected", "target"), rows),
+        legend((series(i), line.name) for i, line in enumerate(drawn)),
+    )
+
+
+def _masks(report: Report, kind: str) -> str:
+    """Gates, or kept shares, as a strip for each layer."""
+    log = report.get("log") or []
+    keys = {m[0]: int(m[2]) for line in log for key in line if (m := OF_LAYER.fullmatch(key))}
+    own = sorted((layer, key) for key, layer in keys.items() if key.startswith(kind))
+    at = [i for i, line in enumerate(log) if all(key in line for _, key in own)]
+    if not own or len(at) < 2:
+        return ""
+    strips = [(f"layer {layer + 1}", [log[i][key] for i in at]) for layer, key in own]
+    rows = [
+        [number(report, "log", i, "step", form=",")]
+        + [number(report, "log", i, key, form=".0f", times=100) for _, key in own]
+        for i in at
+    ]
+    header = ("step", *(f"layer {layer + 1}" for layer, _ in own))
+    title, what = {
+        "gate": ("Gates: where tokens are dropped", "Chance that a layer drops tokens"),
+        "kept": ("Ranks: how many stay", "Share of tokens expected after a layer"),
+    }[kind]
+    ending = ", ".join(f"{name} {100 * values[-1]:.0f} %" for name, values in strips)
+    return figure(
+        f"masks-{kind}",
+        title,
+        f"{what}, over training. In the end: {ending}.",
+        heat(strips, ends=(f"step {log[at[0]]['step']}", f"step {log[at[-1]]['step']}")),
+        table(f"{what}, in %", header, rows),
+        paragraph(f"{what}: the stronger the colour, the nearer to 100 %.", soft=True),
+    )
+
+
+def _loss(report: Report) -> str:
+    """Of both stages, one after the other."""
+    points: dict[str, list[Point]] = {}
+    rows: list[list[str]] = []
+    before = 0
+    for i, line in enumerate(report.get("log") or []):
+        stage = "masks and weights" if "sparsity" in line else "weights alone"
+        if "loss" in line:
+            start = before if stage == "weights alone" else 0
+            points.setdefault(stage, []).append(Point(start + line["step"], line["loss"]))
+            rows.append(
+                [
+                    stage,
+                    number(report, "log", i, "step", form=","),
+                    number(report, "log", i, "loss", form=".4f"),
+                ]
+            )
+        if stage == "masks and weights":
+            before = max(before, line.get("step", 0))
+    drawn = [Line(name, found) for name, found in points.items()]
+    if sum(len(line.points) for line in drawn) < 2:
+        return ""
+    says = "; ".join(
+        f"{line.name}: from {line.points[0].y:.3g} to {line.points[-1].y:.3g}" for line in drawn
+    )
+    return figure(
+        "loss",
+        "Loss",
+        f"{says}.",
+        lines(drawn, x="step", y="loss", floor=0.0),
+        table("Loss", ("stage", "step", "loss"), rows),
+        legend((series(i), line.name) for i, line in enumerate(drawn)),
+    )

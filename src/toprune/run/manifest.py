@@ -1,0 +1,242 @@
+"""onnx/export.json, the sheet: which files of a bundle belong together, and how they are run.
+
+It is written last by the exporter and read first by the runtime. A graph of one export beside the
+tokenizer or the plan of another gives wrong answers, not errors; so every file is known by its hash
+and a bundle that was mixed, cut short or changed is refused before anything is run.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal
+
+from toprune.data import images
+from toprune.errors import UserError
+from toprune.io.untrusted import inside, parse_json, read_text
+from toprune.run.external_data import external_files
+from toprune.tasks import Task, make_task
+
+SCHEMA = 1
+PLACE = "onnx/export.json"
+ANEW = "export the bundle anew"
+Precision = Literal["fp32", "int8"]
+GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+LABELLED = ("classify", "multilabel", "tokens")
+MAX_LENGTH = 1 << 20  # of a text, in tokens: a number above it is a mistake or an attack
+MAX_ID = 1 << 31  # of a token
+# Below the bundle, with / and nothing hidden: no "..", no "C:", no second spelling of one file.
+INSIDE = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(f"{PLACE}: {message}; export the bundle anew (toprune export)")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What the runtime must know beside the graph. `files`: sha256 by path below the bundle."""
+
+    task: str
+    settings: dict[str, Any] = field(hash=False)  # of the task
+    max_length: int
+    inputs: tuple[str, ...]
+    pad_token_id: int
+    labels: tuple[str, ...] | None  # class names by id, where the head has names
+    files: dict[str, str] = field(hash=False)
+    checked: dict[str, Any] = field(hash=False)  # figures of the exporter's parity check
+    environment: dict[str, Any] = field(hash=False)
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        _check_schema(self.schema)
+        try:
+            self.made()
+        except UserError as problem:
+            raise UserError(f"{PLACE}: {problem}; export the bundle anew") from problem
+        _require(
+            1 <= self.max_length <= MAX_LENGTH,
+            f"max_length must be 1 to {MAX_LENGTH}, not {self.max_length}",
+        )
+        _require(
+            0 <= self.pad_token_id <= MAX_ID,
+            f"pad_token_id must be 0 to {MAX_ID}, not {self.pad_token_id}",
+        )
+        _require(
+            set(self.inputs) in (set(INPUTS[:2]), set(INPUTS), {images.INPUT})
+            and len(set(self.inputs)) == len(self.inputs),
+            f"inputs must be {', '.join(INPUTS)} or the first two, or {images.INPUT}, "
+            f"not {list(self.inputs)}",
+        )
+        _require(
+            self.labels is None
+            or (self.task in LABELLED and len(self.labels) > (self.task == "classify")),
+            "labels must be names of classes (for classify, two or more) or of tags",
+        )
+        for name, digest in self.files.items():
+            _require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")
+            _require(SHA256.fullmatch(digest) is not None, f"the sha256 of {name} is not one")
+        for name in self.needed:
+            _require(name in self.files, f"{name} is not listed")
+
+    @classmethod
+    def of(
+        cls,
+        bundle: str | os.PathLike[str],
+        graphs: str | os.PathLike[str],
+        *,
+        task: str,
+        settings: dict[str, Any],
+        max_length: int,
+        inputs: tuple[str, ...],
+        pad_token_id: int,
+        labels: tuple[str, ...] | None,
+        checked: dict[str, Any],
+        environment: dict[str, Any],
+    ) -> "Sheet":
+        """The sheet of a bundle's files, and of `graphs`, the directory that is to be its onnx/."""
+        bundle, graphs = Path(bundle), Path(graphs)
+        names = ("plan.json", "config.json", "tokenizer.json", images.PLACE)
+        own = [bundle / name for name in names]
+        own += bundle.glob("*.safetensors")
+        files = {p.name: _digest(inside(bundle, p.name)) for p in sorted(own) if p.is_file()}
+        for path in sorted(graphs.iterdir()):
+            if not path.name.startswith(".") and path.name != Path(PLACE).name:
+                files[f"{Path(PLACE).parent}/{path.name}"] = _digest(path)
+        return cls(
+            task=task,
+            settings=settings,
+            max_length=max_length,
+            inputs=tuple(inputs),
+            pad_token_id=pad_token_id,
+            labels=None if labels is None else tuple(labels),
+            files=files,
+            checked=checked,
+            environment=environment,
+        )
+
+    @property
+    def images(self) -> bool:
+        return self.inputs == (images.INPUT,)
+
+    @property
+    def needed(self) -> tuple[str, str]:
+        """To run, beside the graph; weights may be left out of a serving image."""
+        return "plan.json", images.PLACE if self.images else "tokenizer.json"
+
+    def made(self) -> Task:
+        """The task itself."""
+        return make_task(self.task, self.settings)
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": self.schema} | vars(self), indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Sheet":
+        data = parse_json(text, PLACE, ANEW)
+        _require(type(data) is dict, "must be a JSON object")
+        _check_schema(data.get("schema"))  # first: another schema may have any other fields
+        _check_fields(data)
+        data["inputs"] = _strings(data["inputs"], "inputs")
+        if data["labels"] is not None:
+            data["labels"] = _strings(data["labels"], "labels")
+        _strings(list(data["files"].values()), "files")
+        return cls(**data)
+
+    @classmethod
+    def load(cls, bundle: str | os.PathLike[str]) -> "Sheet":
+        bundle = Path(bundle)
+        if not bundle.is_dir():
+            raise UserError(f"there is no bundle {bundle}; give the directory that prune wrote")
+        path = bundle / PLACE
+        if not path.is_file():
+            raise UserError(f"{bundle} has no {PLACE}; run 'toprune export {bundle}' first")
+        sheet = cls.from_json(read_text(inside(bundle, PLACE), ANEW))
+        for name in sheet.files:
+            if os.path.lexists(bundle / name):
+                inside(bundle, name)
+        return sheet
+
+    def verify(self, bundle: str | os.PathLike[str], graph: str = GRAPHS["fp32"]) -> None:
+        """Refuse a bundle in which a listed file is not what it was, or one to run is missing.
+
+        No runtime reads anything outside the bundle: what the graph keeps in other files must be
+        listed here too, and a listed file is a real file below the bundle. Runtimes cannot be
+        left to see to that: ONNX Runtime does since 1.24, but 1.23 opens `../../x`.
+        """
+        bundle = Path(bundle)
+        if graph not in self.files:
+            how = "toprune export --int8" if graph == GRAPHS["int8"] else "toprune export"
+            raise UserError(f"{bundle} was exported without {graph}; run '{how} {bundle}'")
+        for name in (*self.needed, graph):
+            if not (bundle / name).is_file():
+                raise UserError(f"{bundle / name} is missing; copy it again or export anew")
+        others = set(GRAPHS.values()) - {graph}  # not run, not read: a cold start is short
+        for name, digest in self.files.items():
+            if name in others or not os.path.lexists(bundle / name):
+                continue
+            if _digest(inside(bundle, name)) != digest:
+                raise UserError(
+                    f"{bundle / name} is not the file that was exported (its sha256 differs): "
+                    f"it was changed, cut short or belongs to another bundle; copy it again, "
+                    f"or run 'toprune export {bundle}' anew"
+                )
+        for location in sorted(external_files(bundle / graph)):
+            name = f"{Path(graph).parent.as_posix()}/{location}"
+            if name not in self.files or not (bundle / name).is_file():
+                raise UserError(
+                    f"{bundle / graph} keeps weights in {location!r}, which is not a file of the "
+                    "bundle; copy it again or export anew"
+                )
+
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "schema": (int,),
+    "task": (str,),
+    "settings": (dict,),
+    "max_length": (int,),
+    "inputs": (list,),
+    "pad_token_id": (int,),
+    "labels": (list, NoneType),
+    "files": (dict,),
+    "checked": (dict,),
+    "environment": (dict,),
+}
+
+
+def _check_schema(schema: Any) -> None:
+    if type(schema) is not int or schema != SCHEMA:
+        raise UserError(
+            f"{PLACE}: schema {schema!r} is not known, this toprune reads {SCHEMA}; "
+            "upgrade toprune or export anew"
+        )
+
+
+def _check_fields(data: dict[str, Any]) -> None:
+    """Every field known, present and of its JSON type. Exact types: `true` is no number."""
+    unknown = sorted(data.keys() - _FIELDS.keys())
+    _require(not unknown, f"it has unknown fields {unknown}")
+    missing = sorted(_FIELDS.keys() - data.keys())
+    _require(not missing, f"it lacks the fields {missing}")
+    for key, value in data.items():
+        wanted = " or ".join(kind.__name__ for kind in _FIELDS[key])
+        _require(type(value) in _FIELDS[key], f"{key} must be {wanted}, not {value!r}")
+
+
+def _strings(values: list[Any], key: str) -> tuple[str, ...]:
+    _require(all(type(value) is str for value in values), f"{key} must hold strings only")
+    return tuple(values)
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); copy it again") from error

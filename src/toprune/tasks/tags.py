@@ -1,0 +1,239 @@
+"""One tag per word, as in named entity recognition or part-of-speech tagging.
+
+A word is judged by its first piece, as it is labelled. The scores are those of seqeval's default
+mode (which follows conlleval): an entity is right when its type, first and last word are, and tags
+that break the rules of IOB2 are read leniently, so an I- without a B- starts an entity.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from toprune.data.examples import Examples
+from toprune.data.labels import fold
+from toprune.errors import UserError
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.classify import TEMPERATURE, class_names
+from toprune.tasks.windows import check_stride
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toprune.tasks.tokenize import Row
+
+IGNORE = -100  # the target of a token that no word is judged by
+OUTSIDE = "O"
+PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}  # IOB2, IOBES and BILOU
+
+
+class Tag(NamedTuple):
+    """B-PER is Tag("B", "PER"): how a word stands in an entity, and the entity's type."""
+
+    place: str
+    type: str
+
+
+class Entity(NamedTuple):
+    """Words, both ends included."""
+
+    type: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Tags(Task):
+    stride: int = 0  # overlap of windows over long texts, in tokens
+
+    NAME: ClassVar[str] = "tokens"
+    METRICS: ClassVar[tuple[str, ...]] = ("f1", "precision", "recall", "accuracy")
+    HEAD: ClassVar[str] = "tokens"
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+
+    def __post_init__(self) -> None:
+        check_stride(self.stride)
+
+    @property
+    def whole(self) -> bool:
+        """Every token has an answer of its own."""
+        return True
+
+    def num_outputs(self, examples: Examples) -> int:
+        if examples.label_names is not None:
+            return len(examples.label_names)
+        if examples.labels is None:
+            raise UserError("a new head needs labels; name the label column")
+        return _largest(examples) + 1
+
+    def check_head(self, config: Any, examples: Examples) -> None:
+        """Refuse a model whose tags cannot be the data's. A tag more or fewer shifts all ids."""
+        names, own = examples.label_names, class_names(config)
+        if names is not None and len(names) != config.num_labels:
+            raise UserError(
+                f"the data has {len(names)} tags, the model's head {config.num_labels}; load the "
+                "data with the model's label_names or fine-tune a head first (toprune finetune)"
+            )
+        if names is not None and own is not None and fold(names) != fold(own):
+            raise UserError(
+                f"the data's tags are {', '.join(names)}, the model's {', '.join(own)}; load the "
+                "data with the model's label_names or fine-tune a head first (toprune finetune)"
+            )
+        if examples.labels is not None and _largest(examples) >= config.num_labels:
+            raise UserError(
+                f"tags go up to {_largest(examples)}, but the model's head has {config.num_labels} "
+                f"(0 to {config.num_labels - 1}); fine-tune a head first (toprune finetune)"
+            )
+
+    def target(self, row: "Row", label: Any) -> Any:
+        """The word's tag at its first piece, IGNORE at every other token."""
+        words, pieces = _places(row)
+        return np.array([*label, IGNORE])[np.where(pieces == 0, words, -1)].tolist()
+
+    def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """(B, S, C) -> (B,): best minus second best logit, summed over live tokens."""
+        best = outputs.topk(2, dim=-1).values  # (B, S, 2)
+        return ((best[..., 0] - best[..., 1]) * mask).sum(1)
+
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
+        """T^2 KL(teacher || student) of logits (B, S, C), the mean over live tokens."""
+        from torch.nn import functional as F
+
+        live = mask.bool()
+        loss = F.kl_div(
+            F.log_softmax(student[live] / TEMPERATURE, -1),
+            F.log_softmax(teacher[live] / TEMPERATURE, -1),
+            reduction="batchmean",
+            log_target=True,
+        )
+        return TEMPERATURE**2 * loss
+
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
+        """Cross entropy of logits (B, S, C) with tags (B, S), the mean over first pieces."""
+        from torch.nn import functional as F
+
+        live = mask.bool()
+        wanted = labels[live]
+        total = F.cross_entropy(student[live], wanted, ignore_index=IGNORE, reduction="sum")
+        return total / (wanted != IGNORE).sum().clamp_min(1)  # a window may hold no first piece
+
+    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(N, 5) counts per sentence: entities right, told and wanted; words right, words."""
+        if examples.labels is None:
+            raise UserError("tags are judged by labels; name the label column")
+        names = examples.label_names or [str(i) for i in range(outputs[0].shape[-1])]
+        found = _read(outputs, rows, list(map(len, examples.texts)), names)
+        labels: Any = examples.labels
+        if _largest(examples) >= len(names):
+            raise UserError(
+                f"tags go up to {_largest(examples)}, but the model has {len(names)} of them"
+            )
+        tags = parse(names)
+        judged = np.zeros((len(examples), 5), np.int64)
+        for i, (guess, truth) in enumerate(zip(found, labels, strict=True)):
+            told = set(entities([tags[tag] for tag in guess]))
+            wanted = set(entities([tags[tag] for tag in truth]))
+            right = int((guess == np.asarray(truth, np.int64)).sum())
+            judged[i] = len(told & wanted), len(told), len(wanted), right, len(truth)
+        return judged
+
+    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+        """Micro scores: over all entities, not the mean over types; accuracy is over words.
+
+        Of flat tags (parts of speech) each word is an entity; "O", if there is one, is none. So
+        without an "O" all four are the same number. What is 0/0 counts as 0.
+        """
+        right, told, wanted, right_words, words = (int(count) for count in judged.sum(0))
+        return {
+            "f1": 2 * right / max(told + wanted, 1),
+            "precision": right / max(told, 1),
+            "recall": right / max(wanted, 1),
+            "accuracy": right_words / max(words, 1),
+        }
+
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
+        """Share of the words that get the same tag."""
+        counts, names = list(map(len, examples.texts)), examples.label_names or []
+        a, b = (np.concatenate(_read(x, rows, counts, names)) for x in (one, other))
+        return float((a == b).sum() / max(len(a), 1))
+
+    def answers(
+        self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
+    ) -> Answers:
+        """`tags`, the name or id of each word's; `entities` too, where tags have prefixes."""
+        found = _read(outputs, rows, list(map(len, texts)), labels or ())
+        if labels is None:
+            return [{"tags": ids.tolist()} for ids in found]
+        answers: list[dict[str, Any]] = [{"tags": [labels[i] for i in ids]} for ids in found]
+        if has_prefixes(labels):
+            tags = parse(labels)
+            for answer, ids, words in zip(answers, found, texts, strict=True):
+                answer["entities"] = [
+                    entity._asdict() | {"text": " ".join(words[entity.first : entity.last + 1])}
+                    for entity in entities([tags[i] for i in ids])
+                ]
+        return answers
+
+
+def has_prefixes(names: Sequence[str]) -> bool:
+    """Do all tags but "O" say how a word stands in an entity, as B-PER and I-PER do?"""
+    places = {name.partition("-")[0] for name in names if name != OUTSIDE}
+    return places <= PREFIXES.keys() and not places.isdisjoint("BI")
+
+
+def parse(names: Sequence[str]) -> list[Tag]:
+    """By id. A flat tag stands for an entity of one word, which makes one rule do for all."""
+    if not has_prefixes(names):
+        return [Tag(OUTSIDE if name == OUTSIDE else "S", name) for name in names]
+    parts = [name.partition("-") for name in names]
+    return [Tag(PREFIXES.get(place, OUTSIDE), kind or "_") for place, _, kind in parts]
+
+
+def entities(tags: Sequence[Tag]) -> list[Entity]:
+    """Of the tags of one sentence's words, in order."""
+    found: list[Entity] = []
+    before = Tag(OUTSIDE, "")
+    for i, tag in enumerate(tags):
+        goes_on = tag.place in "IE" and before.place in "BI" and tag.type == before.type
+        if goes_on:
+            found[-1] = found[-1]._replace(last=i)
+        elif tag.place != OUTSIDE:
+            found.append(Entity(tag.type, i, i))
+        before = tag
+    return found
+
+
+def _read(
+    outputs: Outputs,
+    rows: Rows,
+    counts: Sequence[int],
+    names: Sequence[str],
+) -> list[np.ndarray]:
+    """Tag ids of each text's words. counts: how many words each has.
+
+    A word in several windows is read in the one whose nearer end is farthest from it, the first of
+    equals. A word that no window holds is "O", or the first tag where there is no "O".
+    """
+    outside = names.index(OUTSIDE) if OUTSIDE in names else 0
+    found = [np.full(count, outside) for count in counts]
+    context = [np.full(count, -1) for count in counts]  # tokens to the nearer end
+    for output, row in zip(outputs, rows, strict=True):
+        words, pieces = _places(row)
+        at = np.flatnonzero(pieces == 0)
+        words, room = words[at], np.minimum(at, len(pieces) - 1 - at)
+        better = room > context[row.text][words]
+        found[row.text][words[better]] = output[at[better]].argmax(-1)
+        context[row.text][words[better]] = room[better]
+    return found
+
+
+def _places(row: "Row") -> tuple[np.ndarray, np.ndarray]:
+    """Word number and piece number of each token, (n,) and (n,)."""
+    assert row.places is not None, "a text of words was read without its words"
+    return row.places[:, 0], row.places[:, 1]
+
+
+def _largest(examples: Examples) -> int:
+    labels: Any = examples.labels
+    return max((tag for tags in labels for tag in tags), default=0)

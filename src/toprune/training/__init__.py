@@ -1,0 +1,1 @@
+"""Everything that fits weights, masks, probes and thresholds."""

@@ -1,0 +1,59 @@
+"""A schedule for the frozen model, without training: try shapes on a few texts, keep the best.
+
+Judged by how far the pruned answers are from the dense ones (the task's distillation loss), so no
+labels are needed. First the plain shapes, then random moves of the best one's ratios.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from toprune.io.progress import bar
+from toprune.plan.plan import Plan, Step, notch
+from toprune.tasks import Task
+from toprune.training.evaluation import distance, said_to
+
+MOVES = 24  # random moves after the plain shapes, when no training follows
+SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
+
+
+def calibrate(
+    model: Any,
+    batches: Sequence[dict[str, Tensor]],
+    task: Task,
+    starts: Sequence[Plan],
+    repaired: Callable[[Plan], Plan],
+    *,
+    moves: int,
+    seed: int,
+) -> Plan:
+    """The plan of least divergence from the dense model; every candidate meets the budget."""
+    rng = np.random.default_rng(seed)
+    with bar("calibrating", len(starts) + moves) as advance:
+        dense = said_to(model, task, batches)
+
+        def loss(plan: Plan) -> float:
+            found = distance(task, said_to(model, task, batches, plan), dense, batches)
+            advance()
+            return found
+
+        losses = [loss(plan) for plan in starts]
+        value, plan = min(losses), starts[losses.index(min(losses))]
+        for _ in range(moves):
+            moved = repaired(_move(plan, rng))
+            if (found := loss(moved)) < value:
+                value, plan = found, moved
+    return plan
+
+
+def _move(plan: Plan, rng: np.random.Generator) -> Plan:
+    """Ratios times random factors, made non-increasing again."""
+    ratios = np.array([float(step.keep) for step in plan.steps])
+    ratios = np.minimum.accumulate(ratios * np.exp(rng.normal(0, SPREAD, len(ratios))))
+    steps = tuple(
+        Step(step.layer, notch(ratio)) for step, ratio in zip(plan.steps, ratios, strict=True)
+    )
+    return replace(plan, steps=steps)

@@ -1,0 +1,192 @@
+"""From examples to features (rows with what the head is to say), and from features to batches."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from toprune.data.examples import Examples
+from toprune.data.images import Images
+from toprune.data.labels import name_rows
+from toprune.errors import UserError
+from toprune.plan.budget import Lengths
+from toprune.plan.plan import held_tokens
+from toprune.tasks import Task, texts_of
+from toprune.tasks.tokenize import Row, Texts
+
+NO_TAG = -100  # what torch's losses pass over
+
+
+def encode(
+    tokenizer: Any,
+    task: Task,
+    examples: Examples,
+    max_length: int,
+    *,
+    positions: int | None = None,
+    segments: bool = True,
+) -> list[dict[str, Any]]:
+    """Features: `input_ids`, `token_type_ids` where the tokenizer has them, `label`, `index` and
+    the `row` that they are of. Several for a text that is read in windows. Of an image, which an
+    `Images` reads in place of a tokenizer, the row is all there is to read.
+
+    Not padded: that is for the batch. positions: how many tokens the model can place, if known;
+    segments: whether it tells them apart (a BERT tokenizer may serve a model that does not).
+    """
+    if isinstance(tokenizer, Images):
+        read: Any = tokenizer.encode(examples.texts)
+    else:
+        read = _text_rows(tokenizer, task, examples, max_length, positions, segments)
+    features: list[dict[str, Any]] = []
+    for index, row in enumerate(read):
+        feature: dict[str, Any] = {"index": index, "row": row}
+        if isinstance(row, Row):
+            feature["input_ids"] = row.ids.tolist()
+            if row.segments is not None:
+                feature["token_type_ids"] = row.segments.tolist()
+        if examples.labels is not None and task.HEAD != "encoder":
+            key = "tags" if task.HEAD == "tokens" else "label"
+            feature[key] = task.target(row, examples.labels[row.text])
+        features.append(feature)
+    return features
+
+
+def _text_rows(
+    tokenizer: Any,
+    task: Task,
+    examples: Examples,
+    max_length: int,
+    positions: int | None,
+    segments: bool,
+) -> list[Row]:
+    _check(tokenizer, max_length, positions, is_pair=examples.pairs is not None)
+    names = ["input_ids"]
+    if segments and "token_type_ids" in tokenizer.model_input_names:
+        names.append("token_type_ids")
+    texts = Texts(
+        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),  # its own: this one is set up
+        task,
+        max_length=max_length,
+        inputs=names,
+        pad_token_id=tokenizer.pad_token_id or 0,
+        side=tokenizer.truncation_side,
+    )
+    rows = texts.encode(texts_of(task, examples))
+    _refuse_empty(tokenizer, task, examples, rows)
+    return rows
+
+
+def token_ids(tokenizer: Any, words: Sequence[str]) -> set[int]:
+    """Of words that a plan is to protect: whole tokens, for it goes by their ids."""
+    known = tokenizer.get_vocab()
+    for word in words:
+        if word not in known:
+            raise UserError(f"--protect '{word}' is not a token of this tokenizer")
+    return {known[word] for word in words}
+
+
+def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
+    return [feature["row"] for feature in features]
+
+
+def tokens_in(feature: dict[str, Any]) -> int:
+    """Live tokens, special ones included."""
+    return len(feature["input_ids"] if "input_ids" in feature else feature["row"])
+
+
+def lengths(
+    features: Iterable[dict[str, Any]],
+    protect: tuple[int, ...] = (),
+    protect_until: int | None = None,
+) -> Lengths:
+    """The histogram of live tokens, special ones included, and of those that a plan must keep: what
+    cost and budget are measured on."""
+    if not protect and protect_until is None:
+        return Lengths.of(map(tokens_in, features))
+    texts = [feature["input_ids"] for feature in features]
+    held = [held_tokens(ids, protect, protect_until) for ids in texts]
+    return Lengths.of(map(len, texts), held)
+
+
+class Collate:
+    """Pads a batch to its longest row, on the right, and adds what is known about its examples.
+    Images, of one length all, are decoded here.
+
+    extras: `(indices of the batch, padded length) -> tensors`: the teacher's words.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        extras: Callable[[Sequence[int], int], dict[str, Tensor]] | None = None,
+    ):
+        self.images = tokenizer if isinstance(tokenizer, Images) else None
+        self.fill = _fill(tokenizer) if self.images is None else {}
+        self.extras = extras
+
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        counts = torch.tensor([tokens_in(feature) for feature in features])  # (B,)
+        length = int(counts.max())
+        batch = {
+            name: torch.tensor(
+                [_pad(feature[name], length, fill) for feature in features]
+            )  # (B, S)
+            for name, fill in self.fill.items()
+            if name in features[0]
+        }
+        if self.images is not None:
+            pixels = self.images.batch([feature["row"] for feature in features])
+            batch |= {name: torch.from_numpy(x) for name, x in pixels.items()}  # (B, 3, H, W)
+        batch["attention_mask"] = (torch.arange(length) < counts[:, None]).long()  # (B, S)
+        if "tags" in batch:
+            batch["labels"] = batch.pop("tags")
+        if "label" in features[0]:  # int64 for classes and places, float32 for numbers
+            batch["labels"] = torch.tensor([feature["label"] for feature in features])  # (B, ...)
+        if self.extras is not None:
+            batch |= self.extras([feature["index"] for feature in features], length)
+        return batch
+
+
+def _fill(tokenizer: Any) -> dict[str, int]:
+    if tokenizer.pad_token_id is None:
+        raise UserError("the tokenizer has no pad token; set tokenizer.pad_token")
+    return {
+        "input_ids": tokenizer.pad_token_id,
+        "token_type_ids": tokenizer.pad_token_type_id,
+        "tags": NO_TAG,
+    }
+
+
+def _pad(ids: list[int], length: int, fill: int) -> list[int]:
+    return ids + [fill] * (length - len(ids))
+
+
+def _refuse_empty(tokenizer: Any, task: Task, examples: Examples, rows: Sequence[Row]) -> None:
+    is_pair = examples.pairs is not None and task.HEAD != "encoder"
+    frame = tokenizer.num_special_tokens_to_add(pair=is_pair)
+    empty = sorted({row.text % len(examples) for row in rows if len(row) <= frame})
+    if empty:
+        raise UserError(f"the tokenizer finds no token in {name_rows(empty)}; drop these texts")
+
+
+def _check(tokenizer: Any, max_length: int, positions: int | None, *, is_pair: bool) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{type(tokenizer).__name__} is a slow tokenizer without a tokenizer.json; "
+            "save the model with a fast one"
+        )
+    if tokenizer.padding_side == "left":
+        raise UserError(
+            "the tokenizer pads on the left, but heads read the first token; "
+            'set tokenizer.padding_side = "right" (a line of tokenizer_config.json)'
+        )
+    if positions is not None and max_length > positions:
+        raise UserError(
+            f"a maximum length of {max_length} is above the model's {positions} positions; "
+            f"use {positions} or less"
+        )
+    room = tokenizer.num_special_tokens_to_add(pair=is_pair) + 1 + is_pair
+    if max_length < room:
+        raise UserError(f"a maximum length of {max_length} leaves no room; use {room} or more")

@@ -1,0 +1,168 @@
+"""What the dense model says, computed once per example and reused every epoch.
+
+Logits for the task loss, token scores for the ranking distillation. Held in memory, or in a file
+that is mapped when it would be larger than SPILL bytes or when a directory asks for it (resume).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toprune.io.atomic import draft
+from toprune.models.families import sizes_of
+from toprune.models.heads import ask, by_token, reads_all
+from toprune.plan.plan import Restore
+from toprune.pruning.attach import Drop, attach_policy, detach
+from toprune.pruning.tokens import Tokens, by_probe
+from toprune.tasks import Task
+from toprune.training.batches import in_batches
+from toprune.training.features import Collate, tokens_in
+
+SPILL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Teacher:
+    logits: np.ndarray  # (N, C), or (tokens of all examples, C) of a head that answers by token
+    scores: np.ndarray  # (tokens of all examples, P) log scores; P = 1 or one column per layer
+    starts: np.ndarray  # (N + 1,) where each example's tokens begin
+    by_token: np.ndarray  # () bool: is there a line of logits for every token?
+    states: np.ndarray  # (N, L, D) float16: the first token after every layer; none where whole
+
+    def extras(self, rows: Sequence[int], length: int) -> dict[str, Tensor]:
+        """The teacher's words on a batch, padded to `length`."""
+        chosen = list(rows)
+        logits = self._padded(self.logits, rows, length) if self.by_token else self.logits[chosen]
+        words = {
+            "teacher_logits": torch.from_numpy(logits),
+            "teacher_scores": torch.from_numpy(self._padded(self.scores, rows, length)),
+        }
+        if len(self.states):
+            words["teacher_states"] = torch.from_numpy(self.states[chosen].astype(np.float32))
+        return words
+
+    def _padded(self, lines: np.ndarray, rows: Sequence[int], length: int) -> np.ndarray:
+        """(B, S, columns) of an array with a line for each token."""
+        padded = np.zeros((len(rows), length, lines.shape[1]), np.float32)
+        for b, row in enumerate(rows):
+            own = lines[self.starts[row] : self.starts[row + 1]][:length]
+            padded[b, : len(own)] = own
+        return padded
+
+    def save(self, folder: Path) -> None:
+        """Whole or not at all: other processes read what is there."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with draft(folder) as made:
+            made.mkdir(exist_ok=True)
+            for name, array in vars(self).items():
+                np.save(made / f"{name}.npy", array)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Teacher":
+        return cls(**{field.name: _read(folder / f"{field.name}.npy") for field in fields(cls)})
+
+
+def _read(path: Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r" if path.stat().st_size > SPILL else None)
+
+
+class Listen:
+    """A policy that keeps every token and writes down how each was scored."""
+
+    protect: tuple[int, ...] = ()
+    protect_until: int | None = None
+
+    def __init__(self, probes: Tensor | None, last: int, *, whole: bool = False):
+        self.probes, self.last = probes, last
+        # received attention of the last layer needs all of it
+        self.restore: Restore = "last" if whole or probes is None else "none"
+        self.scores: list[Tensor] = []  # (B, S) each
+
+    def begin(self) -> None:
+        self.scores = []
+
+    def scored(self, layer: int) -> bool:
+        return self.probes is None and layer == self.last
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        if self.probes is not None:
+            if layer < self.last:
+                self.scores.append(by_probe(state, self.probes[layer]))
+        elif received is not None:
+            self.scores.append(received.clamp_min(1e-9).log())
+        return None
+
+
+def teach(
+    model: Any,
+    task: Task,
+    features: Sequence[dict[str, Any]],
+    collate: Collate,
+    *,
+    probes: Tensor | None,
+    bf16: bool = False,
+    progress: Any = None,
+) -> Teacher:
+    """Run the dense model over the training set once; the words may be as large as the disk.
+    `bf16`: with products in bfloat16, as the student that will hear them is trained.
+
+    Target of the ranking: the attention received in the last layer (ToP), or with probes what the
+    dense model's own probe says at each layer, which keeps the ranking where it was fitted.
+    """
+    lengths = np.array([tokens_in(feature) for feature in features])
+    starts = np.concatenate([[0], lengths.cumsum()])
+    sizes = sizes_of(model)
+    layers = sizes.layers
+    whole = reads_all(task, model.config)
+    listen = Listen(probes, layers - 1, whole=whole)
+    columns = 1 if probes is None else len(probes)
+    scores = _room(starts[-1], columns)
+    logits: np.ndarray | None = None  # its width is known when the head has spoken
+    stated = 0 if whole else len(features)
+    states = _room(stated, layers, sizes.width, dtype=np.float16)
+    training = model.training
+    attach_policy(model.eval(), listen)
+    try:
+        with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
+            for rows, batch in in_batches(features, collate):
+                told, out = ask(model, task, batch, output_hidden_states=not whole)
+                said = told.float().numpy(force=True)
+                if logits is None:
+                    logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
+                if not whole:
+                    states[rows] = first_states(out.hidden_states).half().numpy(force=True)
+                given = torch.stack(listen.scores, -1).float().numpy(force=True)  # (B, S, P)
+                for b, row in enumerate(rows):
+                    own = slice(starts[row], starts[row + 1])
+                    scores[own] = given[b, : lengths[row]]
+                    if by_token(task):
+                        logits[own] = said[b, : lengths[row]]
+                    else:
+                        logits[row] = said[b]
+                if progress is not None:
+                    progress(len(rows))
+    finally:
+        detach(model).train(training)
+    assert logits is not None
+    return Teacher(logits, scores, starts, np.array(by_token(task)), states)
+
+
+def _room(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    """An array to fill; above SPILL bytes it lies in a file without a name, gone with the array."""
+    if math.prod(shape) * np.dtype(dtype).itemsize <= SPILL:
+        return np.zeros(shape, dtype)
+    return np.memmap(TemporaryFile(prefix="toprune-"), dtype, "w+", shape=shape)
+
+
+def first_states(hidden: Sequence[Tensor]) -> Tensor:
+    """(B, L, D): the one token that no plan drops, after every layer."""
+    return torch.stack([h[:, 0] for h in hidden[1:]], 1)

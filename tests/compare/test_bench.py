@@ -1,0 +1,390 @@
+"""The benchmark on engines that take the time we say; once on real ones, whose time is not judged.
+
+The fakes take a millisecond for every token that they are told is alive when dense, half of it when
+pruned, a quarter less in int8. So every ratio that a report must hold is known.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from functools import partial
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from conftest import make_model, make_tokenizer
+from toprune.bundle.bundle import Bundle
+from toprune.compare import bench as module
+from toprune.compare.bench import TIMED, bench, verdict
+from toprune.compare.timing import interleave
+from toprune.errors import UserError
+from toprune.export.export import export
+from toprune.models.families import sizes_of
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import reduction
+from toprune.plan.plan import Plan, Step
+from toprune.report import terminal as tables
+
+LONGEST = 64
+PROTECTED = 7  # an ordinary word that always stays
+PLAN = Plan(
+    "bert",
+    4,
+    32,
+    "received",
+    (Step(0, Fraction(1, 2)), Step(2, Fraction(1, 10))),
+    protect=(PROTECTED,),
+)
+TEXTS = ["w1 " * count for count in range(1, 61)]  # 3 to 62 tokens
+
+
+def write_bundle(folder: Path, *, int8: bool = False, plan: Plan | None = PLAN) -> Path:
+    Bundle(make_model(), make_tokenizer(), plan, {"max_length": LONGEST}).save(folder)
+    export(folder, int8=int8)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bundle(tmp_path_factory.mktemp("fp32") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def with_int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bundle(tmp_path_factory.mktemp("int8") / "bundle", int8=True)
+
+
+class Fakes:
+    """Stand in for exporter, quantiser, engine and clock."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.written: list[tuple[Plan, Path]] = []
+        self.quantized: list[tuple[Path, Path]] = []
+        self.opened: list[tuple[Path, int]] = []
+        self.fed: list[tuple[Path, dict[str, np.ndarray]]] = []
+
+    def write_onnx(
+        self, model: Any, plan: Plan, path: Path, names: list[str], outputs: tuple[str, ...]
+    ) -> None:
+        assert names == ["input_ids", "attention_mask", "token_type_ids"]
+        assert outputs == ("logits",)
+        assert path.parent.is_dir()
+        self.written.append((plan, path))
+
+    def quantize(self, source: Path, target: Path) -> None:
+        assert target.parent.is_dir()
+        self.quantized.append((source, target))
+
+    def engine(self, path: Path, *, threads: int) -> "FakeEngine":
+        self.opened.append((path, threads))
+        return FakeEngine(self, path)
+
+    def shapes(self) -> set[tuple[int, ...]]:
+        return {feeds["input_ids"].shape for _, feeds in self.fed}
+
+
+class FakeEngine:
+    def __init__(self, fakes: Fakes, path: Path):
+        self.fakes, self.path = fakes, path
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        assert len({rows.shape for rows in feeds.values()}) == 1
+        self.fakes.fed.append((self.path, feeds))
+        cost = 0.001 * float(feeds["attention_mask"].sum())
+        cost *= 1 if "dense" in str(self.path.parent.name) else 0.5
+        cost *= 0.75 if "int8" in str(self.path) else 1
+        self.fakes.now += cost
+        return np.zeros((len(feeds["input_ids"]), 2))
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    fakes = Fakes()
+    # by sys.modules: `toprune.export.quantize` is the function
+    monkeypatch.setattr(sys.modules["toprune.export.graph"], "write_onnx", fakes.write_onnx)
+    monkeypatch.setattr(sys.modules["toprune.export.quantize"], "quantize", fakes.quantize)
+    monkeypatch.setattr(module, "OnnxRuntime", fakes.engine)
+    monkeypatch.setattr(module, "interleave", partial(interleave, clock=lambda: fakes.now))
+    return fakes
+
+
+def ratios(row: dict[str, Any]) -> dict[tuple[str, str], float]:
+    return {(found["who"], found["over"]): found["value"] for found in row["ratios"]}
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+def test_known_ratios(bundle: Path, fakes: Fakes):
+    report = bench(bundle, lengths=[16, 64], rounds=6, threads=2)
+    short, long = report["rows"]
+    alike = {
+        ("pruned fp32", "dense fp32"): 2,
+        ("pruned int8", "dense int8"): 2,
+        ("pruned int8", "dense fp32"): 2 / 0.75,
+        ("dense int8", "dense fp32"): 1 / 0.75,
+    }
+    padded = {("pruned fp32", "dense padded"): 8, ("dense fp32", "dense padded"): 4}
+    assert ratios(short) == pytest.approx(alike | padded)
+    assert ratios(long) == pytest.approx(alike)  # there is nothing to pad
+    assert short["ms_per_text"]["dense fp32"] == pytest.approx(16)
+    assert short["ms_per_text"]["dense padded"] == pytest.approx(64)
+    assert [row["rounds"] for row in report["rows"]] == [6, 6]
+    assert report["threads"] == 2
+    assert {threads for _, threads in fakes.opened} == {2}
+    assert report["environment"]["machine"]
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_share_of_the_flops(bundle: Path, fakes: Fakes):
+    row = bench(bundle, lengths=[16], rounds=5)["rows"][0]
+    flops = reduction(sizes_of(make_model()), PLAN, Lengths.of([16]), max_length=LONGEST)
+    found = {(r["who"], r["over"]): (r["flops"], r["realised"]) for r in row["ratios"]}
+    real, padded = flops.unpadded, flops.padded
+    assert found["pruned fp32", "dense fp32"] == pytest.approx((real, 2 / real))
+    assert found["pruned int8", "dense int8"] == pytest.approx((real, 2 / real))
+    assert found["pruned fp32", "dense padded"] == pytest.approx((padded, 8 / padded))
+    assert found["pruned int8", "dense fp32"] == (None, None)
+    assert row["flops"] == {"unpadded": real, "padded": padded}
+
+
+def test_the_dense_partner_has_no_steps(bundle: Path, fakes: Fakes):
+    bench(bundle, lengths=[16], rounds=1)
+    ((plan, path),) = fakes.written
+    assert plan == Plan(
+        PLAN.family, PLAN.n_layers, PLAN.width, "received", (), restore=PLAN.restore
+    )
+    assert not path.is_relative_to(bundle)
+    assert not path.parent.exists()
+    assert [source.parent.name for source, _ in fakes.quantized] == ["dense fp32", "onnx"]
+
+
+def test_int8_of_the_bundle(with_int8: Path, fakes: Fakes):
+    bench(with_int8, lengths=[16], rounds=1)
+    assert [target.parent.name for _, target in fakes.quantized] == ["dense int8"]
+    assert with_int8 / "onnx" / "model_int8.onnx" in [path for path, _ in fakes.opened]
+
+
+def test_without_int8(with_int8: Path, fakes: Fakes):
+    row = bench(with_int8, lengths=[16], rounds=1, int8=False)["rows"][0]
+    assert row["ms_per_text"].keys() == {"pruned fp32", "dense fp32", "dense padded"}
+    assert not fakes.quantized
+
+
+def test_lengths_that_fit(bundle: Path, fakes: Fakes):
+    assert [row["name"] for row in bench(bundle, rounds=1)["rows"]] == [f"length {LONGEST}"]
+
+
+def test_random_ids_are_ordinary(bundle: Path, fakes: Fakes):
+    tokenizer = make_tokenizer()
+    bench(bundle, lengths=[LONGEST], rounds=1)
+    ids = fakes.fed[0][1]["input_ids"][0]
+    assert all((feeds["input_ids"] == ids).all() for _, feeds in fakes.fed)
+    assert ids[0] == tokenizer.cls_token_id
+    assert set(ids[1:].tolist()).isdisjoint({*tokenizer.all_special_ids, PROTECTED})
+    assert len(set(ids.tolist())) > 20
+
+
+def test_batches_of_a_length(bundle: Path, fakes: Fakes):
+    report = bench(bundle, lengths=[16], rounds=1, batch=3)
+    assert [row["name"] for row in report["rows"]] == ["length 16", "3 x length 16"]
+    assert report["rows"][1]["texts"] == 3
+    assert fakes.shapes() == {(1, 16), (1, 64), (3, 16), (3, 64)}
+
+
+def test_own_texts(bundle: Path, fakes: Fakes):
+    """From the shortest to the longest, each by itself, none of them padded."""
+    report = bench(bundle, texts=TEXTS, rounds=1, int8=False)
+    (row,) = report["rows"]
+    assert (row["name"], row["texts"], row["batch"]) == (f"{TIMED} texts", TIMED, 1)
+    own = [feeds for path, feeds in fakes.fed if path.is_relative_to(bundle)][:TIMED]
+    lengths = [feeds["input_ids"].shape[1] for feeds in own]
+    assert (lengths[0], lengths[-1]) == (3, 62)
+    assert {b - a for a, b in pairwise(lengths)} <= {3, 4, 5}
+    assert all(feeds["attention_mask"].all() for feeds in own)
+    assert row["tokens"] == pytest.approx(np.mean(lengths))
+
+
+def test_own_texts_in_batches(bundle: Path, fakes: Fakes):
+    report = bench(bundle, texts=TEXTS, rounds=1, batch=5, int8=False)
+    assert [row["name"] for row in report["rows"]] == ["15 texts", "15 texts, 5 a call"]
+    sizes = {shape[0] for shape in fakes.shapes()}
+    assert sizes == {1, 5}
+    assert ratios(report["rows"][1])["pruned fp32", "dense fp32"] == pytest.approx(2)
+
+
+def test_says_how_far_it_is(bundle: Path, fakes: Fakes):
+    lines: list[str] = []
+    bench(bundle, lengths=[16, 32], rounds=1, say=lines.append)
+    assert lines == ["writing the dense partner", "timing length 16", "timing length 32"]
+
+
+def test_time_budget(bundle: Path, fakes: Fakes):
+    row = bench(bundle, lengths=[16], rounds=50, seconds=0)["rows"][0]
+    assert row["rounds"] == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"lengths": [65]}, "lengths must be 1 to 64"),
+        ({"lengths": [0]}, "lengths must be 1 to 64"),
+        ({"lengths": [16], "texts": ["w1"]}, "not both"),
+        ({"texts": []}, "no texts"),
+        ({"texts": "w1"}, "give a list of texts"),
+        ({"texts": ["w1"], "batch": 2}, "do not fill a batch of 2"),
+        ({"threads": 0}, "1 or more"),
+        ({"rounds": 0}, "1 or more"),
+    ],
+)
+def test_bad_input(bundle: Path, fakes: Fakes, asked: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        bench(bundle, **asked)
+
+
+def test_needs_a_plan_that_drops(tmp_path: Path):
+    with pytest.raises(UserError, match="drops no tokens"):
+        bench(write_bundle(tmp_path / "dense", plan=None))
+
+
+def test_needs_an_export(tmp_path: Path):
+    Bundle(make_model(), make_tokenizer(), PLAN, {}).save(tmp_path)
+    with pytest.raises(UserError, match="export"):
+        bench(tmp_path)
+
+
+def test_missing_extra_says_what_to_install(bundle: Path):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from toprune.compare.bench import bench\n"
+        f"try: bench({str(bundle)!r})\n"
+        "except ValueError as problem: print(problem)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "needs torch; install it with: pip install 'toprune[train]'" in done.stdout, done.stderr
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+def row_with(name: str, *, fp32: tuple[float, float], int8: tuple[float, float]) -> dict[str, Any]:
+    def found(precision: str, value: float, low: float) -> dict[str, Any]:
+        names = {"who": f"pruned {precision}", "over": f"dense {precision}"}
+        return names | {"value": value, "low": low, "high": value + 1}
+
+    return {"name": name, "ratios": [found("fp32", *fp32), found("int8", *int8)]}
+
+
+def test_worth_it():
+    rows = [row_with("length 256", fp32=(2.4, 2.3), int8=(2.1, 2.0))]
+    rows += [row_with("length 512", fp32=(2.6, 2.5), int8=(2.2, 2.1))]
+    assert verdict({"rows": rows, "threads": 1}) == (
+        "Pruning is worth it for length 256 and length 512: "
+        "2.1x to 2.6x faster than dense, 1 thread."
+    )
+
+
+@pytest.mark.parametrize("low", [1.1, 0.9])
+def test_not_worth_it(low: float):
+    """An interval that touches 1.1 is enough, in whichever precision."""
+    rows = [row_with("length 16", fp32=(3, 2.9), int8=(1.2, low))]
+    assert verdict({"rows": rows, "threads": 1}) == (
+        "Pruning is NOT worth it here: length 16 (1.20x, pruned int8); use the dense model."
+    )
+
+
+def test_worth_it_for_some():
+    rows = [row_with("length 16", fp32=(1.05, 1), int8=(1.2, 1.15))]
+    rows += [row_with("length 512", fp32=(2.5, 2.4), int8=(2.5, 2.4))]
+    assert verdict({"rows": rows, "threads": 2}) == (
+        "Pruning is worth it for length 512: 2.5x faster than dense, 2 threads; "
+        "it is NOT for length 16 (1.05x, pruned fp32)."
+    )
+
+
+def test_table(bundle: Path, fakes: Fakes):
+    report = bench(bundle, lengths=[16, 64], rounds=5)
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(tables.bench(report))
+    text = console.export_text()
+    assert text.index("2.00x [2.00, 2.00]") < text.index("milliseconds a text")
+    assert "8.00x [8.00, 8.00]" in text
+    assert "dense padded" in text
+    assert report["verdict"][:40] in text
+
+
+# -- the real thing --------------------------------------------------------------------------------
+
+
+def test_end_to_end(with_int8: Path):
+    report = bench(with_int8, texts=TEXTS[:4], rounds=5, batch=2)
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    for row in report["rows"]:
+        assert row["ms_per_text"].keys() == {
+            "dense fp32",
+            "pruned fp32",
+            "dense int8",
+            "pruned int8",
+            "dense padded",
+        }
+        assert all(ms > 0 for ms in row["ms_per_text"].values())
+        assert all(r["low"] <= r["value"] <= r["high"] for r in row["ratios"])
+
+
+# -- benchmarks/latency.py -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def latency() -> Any:
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / "latency.py"
+    spec = importlib.util.spec_from_file_location("latency", path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["latency"] = found  # its dataclass looks there
+    spec.loader.exec_module(found)
+    return found
+
+
+BERT = (12, 768, 12, 3072)
+
+
+@pytest.mark.parametrize("score", ["received", "probe"])
+def test_schedules_are_the_ones_of_the_measurements(latency: Any, score: str):
+    sizes = latency.Sizes(*BERT)
+    mild, strong = (latency.scheduled(name, score, sizes) for name in ("mild", "strong"))
+    assert strong.lengths(100) == [100, 40, 22, 12, 8, 6, 4, 3, 3, 3, 2, 2]
+    assert mild.lengths(1000) == [1000, *[830] * 3, 520, 520, 260, 260, 150, 135, 106, 106]
+
+
+def test_the_papers_factors_are_met(latency: Any):
+    sizes = latency.Sizes(*BERT)
+    for anchor in latency.PAPER:
+        for length in (anchor.maximum, anchor.mean):
+            plan = latency.as_in_the_paper(sizes, anchor, length)
+            found = latency.paper_factor(sizes, anchor, plan.lengths(length))
+            assert found == pytest.approx(anchor.flops, rel=0.01)
+
+
+@pytest.mark.slow
+def test_latency_runs(latency: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(latency, "PAPER", latency.PAPER[:1])
+    monkeypatch.setattr(latency, "SCHEDULES", {"strong": latency.SCHEDULES["strong"]})
+    words = ["--tiny", "--rounds", "1", "--lengths", "16", "--threads", "1", "--out", str(tmp_path)]
+    latency.main(words)
+    found = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert found.keys() == set(latency.FILES.values())
+    (row,) = found["latency.json"]["rows"]
+    assert len(row["ms_per_text"]) == 7
+    assert row["base"] in latency.DENSE
+    assert found["latency_paper.json"]["rows"][0]["paper"] == {"flops": 7.47, "latency": 2.9}
+    assert found["latency_ragged.json"]["rows"][0]["lengths"][::7] == [128, 40]
+    assert all(part["environment"]["machine"] for part in found.values())

@@ -1,0 +1,271 @@
+"""The whole method on a task whose important tokens are known because nothing else can answer.
+
+A marked word decides between two classes, and a third class is "no marked word": else one class
+could be guessed from the absence of the other's words, and half of the marked words would be free
+to go. The model's first layer carries nothing from token to token: else its attention, which runs
+before the first drop, tells every token about the marked word, and again it would be free to go.
+So a word that is dropped at the first step is lost, and the answer with it.
+"""
+
+import copy
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from conftest import CONFIGS, make_tokenizer
+from support import synthetic
+from toprune.api import finetune, prune
+from toprune.bundle.bundle import Bundle
+from toprune.data.examples import load
+from toprune.errors import UserError
+from toprune.methods import top
+from toprune.methods.top import Top
+from toprune.models.families import sizes_of
+from toprune.plan.budget import Budget
+from toprune.plan.cost import reduction
+from toprune.plan.plan import Plan, Score, Step
+from toprune.pruning.attach import Drop, Follow, attach, attach_policy, attached, detach
+from toprune.pruning.tokens import Tokens
+from toprune.tasks import Classify, intervals
+from toprune.training.features import Collate, encode, lengths
+from toprune.training.learner import Training
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+UNTRAINED = Training(soft_epochs=0, hard_epochs=0)
+NO_MARK = 2  # the third class
+
+
+def rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Two texts of three hold a marked word among 12 to 30."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        words = [f"w{i}" for i in rng.integers(10, 60, rng.integers(12, 31))]
+        label = int(rng.integers(3))
+        if label != NO_MARK:
+            mark = 3 * label + int(rng.integers(3))
+            words[rng.integers(len(words))] = synthetic.MARKED[mark]
+        found.append({"text": " ".join(words), "label": label})
+    return found
+
+
+DATA = {"train": rows(1500, 0), "test": rows(300, 1)}
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals are not looked at here."""
+    monkeypatch.setattr(intervals, "DRAWS", 20)
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    config = CONFIGS["bert"](
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=3
+    )
+    config.initializer_range = 0.1
+    model = BertForSequenceClassification(config)
+    carries: Any = model.get_submodule("bert.encoder.layer.0.attention.output.dense")
+    for p in carries.parameters():
+        torch.nn.init.zeros_(p).requires_grad_(False)
+    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
+    out = tmp_path_factory.mktemp("dense") / "out"
+    report = finetune(model, DATA, out=out, tokenizer=tokenizer, training=training)
+    assert report["metrics"]["accuracy"]["value"] >= 0.99
+    assert not any(p.any() for p in carries.parameters())
+    return model.eval()
+
+
+class Randomly(Follow):
+    """The control: the same plan, tokens dropped at random."""
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        return super().decide(layer, state, torch.rand(state.shape[:2]), tokens)
+
+
+def outcome(model: Any) -> tuple[float, list[float]]:
+    """On the test set: accuracy, and the share of marked words that enter layers 1, 2 and 3."""
+    tokenizer = make_tokenizer()
+    features = encode(tokenizer, Classify(), load(DATA, task="classify")["test"], 64)
+    batch = Collate(tokenizer)(features)
+    labels = batch.pop("labels")
+    marks = torch.tensor(tokenizer.convert_tokens_to_ids(synthetic.MARKED))
+    with torch.no_grad():
+        right = model(**batch).logits.argmax(1) == labels
+    run = attached(model)
+    assert run is not None
+    kept = []
+    for tokens in run.at[1 : run.last + 1]:
+        assert tokens is not None
+        here = torch.isin(batch["input_ids"].gather(1, tokens.index), marks) & tokens.alive
+        assert not here[labels == NO_MARK].any()
+        kept.append(here.any(1)[labels != NO_MARK].double().mean().item())
+    return right.double().mean().item(), kept
+
+
+def executed(model: Any, plan: Plan) -> float:
+    """Real reduction on the training texts, counted here and not read from the report."""
+    features = encode(make_tokenizer(), Classify(), load(DATA, task="classify")["train"], 64)
+    return reduction(sizes_of(model), plan, lengths(features)).unpadded
+
+
+def pruned_at_3x(model: Any, out: Path, score: Score, top: Top, training: Training) -> Bundle:
+    return prune(
+        copy.deepcopy(model),
+        DATA,
+        "3x",
+        out=out,
+        tokenizer=make_tokenizer(),
+        score=score,
+        method=top,
+        training=training,
+    )
+
+
+@pytest.mark.parametrize(
+    ("score", "epochs", "lr", "bf16"),
+    [("probe", 1, 2e-3, False), ("probe", 1, 2e-3, True), ("received", 4, 1e-3, False)],
+)
+def test_top_at_3x_keeps_the_word_that_matters(
+    fine_tuned: Any, score: Score, epochs: int, lr: float, bf16: bool, tmp_path: Path
+) -> None:
+    training = Training(soft_epochs=epochs, hard_epochs=1, lr=lr, bf16=bf16)
+    bundle = pruned_at_3x(fine_tuned, tmp_path / "out", score, Top(), training)
+    plan = bundle.plan
+    assert plan is not None
+    assert plan.score == score
+    assert executed(bundle.model, plan) == pytest.approx(3, rel=0.01)
+    assert bundle.report["budget"]["executed"]["unpadded"] == executed(bundle.model, plan)
+    assert bundle.report["budget"]["expected"] == pytest.approx(3, rel=0.05)
+
+    accuracy, kept = outcome(attach(bundle.model, plan))
+    assert accuracy >= 0.98
+    assert accuracy == pytest.approx(bundle.report["pruned"]["accuracy"]["value"])
+    assert kept[0] >= 0.99
+    if score == "probe":  # `received` may let it go later, when layer 1 has told the first token
+        assert kept[-1] >= 0.99
+
+    chance = replace(plan, score="received", probe=None)
+    torch.manual_seed(0)
+    accuracy, kept = outcome(attach_policy(bundle.model, Randomly(chance)))
+    assert accuracy < 0.7
+    assert kept[0] < 0.5
+    assert kept[-1] < 0.2
+    assert_loads_as_saved(bundle, tmp_path / "out")
+
+
+def test_ranking_distillation_is_what_teaches_an_early_layer(
+    fine_tuned: Any, tmp_path: Path
+) -> None:
+    """Nothing else can: the task's gradient does not reach the first layer's queries and keys."""
+    training = Training(soft_epochs=1, hard_epochs=1, lr=2e-3)
+    bundle = pruned_at_3x(fine_tuned, tmp_path / "out", "received", Top(distill="none"), training)
+    assert bundle.plan is not None
+    accuracy, kept = outcome(attach(bundle.model, bundle.plan))
+    assert kept[0] < 0.6
+    assert accuracy < 0.75
+
+
+def assert_loads_as_saved(bundle: Bundle, folder: Path) -> None:
+    loaded = Bundle.load(folder)
+    own = detach(bundle.model).state_dict()
+    assert loaded.plan == bundle.plan
+    assert all(torch.equal(own[name], x) for name, x in loaded.model.state_dict().items())
+
+
+def test_without_training_the_probe_keeps_it_too(fine_tuned: Any, tmp_path: Path) -> None:
+    bundle = pruned_at_3x(fine_tuned, tmp_path / "out", "probe", Top(), UNTRAINED)
+    assert bundle.plan is not None
+    assert executed(bundle.model, bundle.plan) == pytest.approx(3, rel=0.01)
+    before = fine_tuned.state_dict()
+    assert all(torch.equal(before[name], x) for name, x in bundle.model.state_dict().items())
+    accuracy, kept = outcome(attach(bundle.model, bundle.plan))
+    assert accuracy >= 0.98
+    assert kept[-1] >= 0.99
+
+
+@pytest.mark.parametrize("score", ["probe", "received"])
+@pytest.mark.parametrize("budget", ["1.5x", "2x", "5x"])
+def test_budgets_are_met_without_training(budget: str, score: Score, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    config = CONFIGS["bert"](vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id)
+    config.num_hidden_layers = 8
+    data = {"train": synthetic.rows(100, 2), "test": synthetic.rows(20, 3)}
+    bundle = prune(
+        BertForSequenceClassification(config),
+        data,
+        budget,
+        out=tmp_path / "out",
+        tokenizer=tokenizer,
+        score=score,
+        training=UNTRAINED,
+    )
+    asked = Budget.parse(budget).reduction
+    assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(asked, rel=0.01)
+    assert bundle.plan is not None
+    counts = [len(row["text"].split()) + 2 for row in data["train"]]
+    sizes = sizes_of(bundle.model)
+    both = [plan_cost(sizes, bundle.plan, counts), plan_cost(sizes, None, counts)]
+    assert both[1] / both[0] == pytest.approx(asked, rel=0.01)
+
+
+def plan_cost(sizes: Any, plan: Plan | None, counts: list[int]) -> float:
+    """MACs of all texts, written out once more: attention on T, feed-forward on what stays."""
+    d, inner = sizes.width, sizes.inner
+    total = 0.0
+    for n in counts:
+        tokens = [n] * sizes.layers if plan is None else plan.lengths(n)
+        for before, after in pairwise(tokens):
+            total += 4 * d * d * before + 2 * d * before**2 + 2 * d * inner * after
+        total += 2 * d * d * (tokens[-1] + 1) + 2 * d * tokens[-1] + 2 * d * inner
+        total += d * n if plan is not None and plan.score == "probe" else 0
+    return total
+
+
+def test_a_budget_out_of_reach_says_what_can_be_reached(fine_tuned: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=r"pruned to \d\.\d\dx at most") as told:
+        prune(copy.deepcopy(fine_tuned), DATA, "5x", out=out, tokenizer=make_tokenizer())
+    assert not list(tmp_path.iterdir())  # nothing left half-written
+    reach = str(told.value).split("pruned to ")[1].split(" ")[0]
+    model = copy.deepcopy(fine_tuned)
+    bundle = prune(model, DATA, reach, out=out, tokenizer=make_tokenizer(), training=UNTRAINED)
+    assert bundle.plan is not None
+    assert executed(model, bundle.plan) == pytest.approx(float(reach[:-1]), rel=0.01)
+
+
+def test_a_score_that_ranks_once_ranks_where_calibration_begins(
+    fine_tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks of earlier layers, which might open for a token or two, are not learned at all."""
+    shape = Plan("bert", 4, 32, "received", (Step(1, Fraction(1, 3)),))
+    monkeypatch.setattr(top, "calibrated", lambda job, **how: shape)
+    training = Training(soft_epochs=0.5, hard_epochs=0, lr=1e-3)
+    found: dict[Score, int] = {}
+    for score in Top.SCORES:
+        bundle = prune(
+            copy.deepcopy(fine_tuned),
+            DATA,
+            "1.5x",
+            tokenizer=make_tokenizer(),
+            training=training,
+            method=Top(gates=False),
+            score=score,
+        )
+        assert bundle.plan is not None
+        found[score] = bundle.plan.steps[0].layer
+    assert found == {"probe": 1, "received": 0, "probes": 0}

@@ -1,0 +1,111 @@
+"""Pages in a real browser: the system's chromium through Playwright, never one that is downloaded.
+
+A test module says `pytest_plugins = ["support.browser"]` and gets `visit`. Without a browser its
+tests are skipped, or fail where TOPRUNE_BROWSER=required says that they must not be.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import pytest
+
+SIZES = {"phone": (390, 844), "desktop": (1100, 800)}
+NAMES = ("chromium", "chromium-browser", "google-chrome")  # the first is Debian's
+
+
+@dataclass
+class Visit:
+    """An open page and what it did: anything in `errors` is a mistake, and so is any request but
+    the first, for the file itself."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list[str])
+
+    def overflow(self) -> int:
+        """Pixels that one would have to scroll sideways."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+
+    def open_details(self) -> None:
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+
+    def violations(self) -> list[str]:
+        """What axe-core calls serious or critical, and where."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        found = Axe().run(self.page).response["violations"]
+        return [
+            f"{one['id']}: {node['html'][:120]}"
+            for one in found
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+
+
+Open = Callable[..., Visit]  # (file or address, size=, scheme=)
+
+
+def executable() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One for all tests of a file; it ends with them, because its event loop would be in the way of
+    others'."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _miss("playwright is not installed")
+    path = executable()
+    if path is None:
+        _miss("there is no chromium; as root: apt-get install chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield found
+        found.close()
+
+
+def _miss(why: str) -> NoReturn:
+    if os.environ.get("TOPRUNE_BROWSER") == "required":
+        pytest.fail(f"pages must be tested here, but {why}")
+    pytest.skip(f"pages are not tested: {why}")
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Any) -> Open:
+    """Opens a page that nothing was open in before."""
+    contexts: dict[tuple[str, str], Any] = {}
+
+    def open_it(
+        target: Path | str, *, size: str = "desktop", scheme: Literal["light", "dark"] = "light"
+    ) -> Visit:
+        width, height = SIZES[size]
+        context = contexts.get((size, scheme)) or browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        contexts[size, scheme] = context
+        context.set_default_timeout(120_000)  # milliseconds: on a busy machine, too
+        for old in context.pages:
+            old.close()
+        found = Visit(context.new_page())
+        found.page.on("request", lambda request: found.requests.append(request.url))
+        found.page.on("pageerror", lambda error: found.errors.append(str(error)))
+        found.page.on("console", lambda line: _note(found, line))
+        found.page.goto(target.as_uri() if isinstance(target, Path) else target)
+        return found
+
+    return open_it
+
+
+def _note(visit: Visit, line: Any) -> None:
+    if line.type in ("error", "warning"):
+        visit.errors.append(line.text)

@@ -1,0 +1,52 @@
+"""A task with known important tokens: which of two marked words occurs among noise?
+
+One marked word per text (w0..w2 for class 0, w3..w5 for class 1), 12 to 30 noise words. A method
+that works must keep just that word.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from conftest import CONFIGS, make_tokenizer
+from toprune.api import finetune
+from toprune.training.learner import Training
+
+MARKED = [f"w{i}" for i in range(6)]
+
+
+def rows(count: int, seed: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        words = [f"w{i}" for i in rng.integers(10, 60, rng.integers(12, 31))]
+        mark = int(rng.integers(6))
+        words[rng.integers(len(words))] = MARKED[mark]
+        found.append({"text": " ".join(words), "label": mark // 3})
+    return found
+
+
+def untrained(family: str = "bert") -> Any:
+    """A fresh tiny model with an ordinary initialisation, ready to learn."""
+    tokenizer = make_tokenizer(family)
+    config = CONFIGS[family](
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=2
+    )
+    config.initializer_range = 0.1
+    return AutoModelForSequenceClassification.from_config(config)
+
+
+def fine_tuned(data: dict[str, Any]) -> Any:
+    """The dense model that methods set out from: it has learned the task."""
+    torch.manual_seed(0)
+    model = untrained()
+    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        report = finetune(model, data, out=out, tokenizer=make_tokenizer(), training=training)
+    assert report["metrics"]["accuracy"]["value"] >= 0.97
+    return model.eval()
