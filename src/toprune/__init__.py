@@ -12,16 +12,24 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from toprune.api import evaluate, finetune, prune
     from toprune.bundle.bundle import Bundle
+    from toprune.data.columns import Columns
+    from toprune.errors import UserError
     from toprune.plan.budget import Budget
     from toprune.plan.plan import Plan
     from toprune.pruning.attach import attach, detach
+    from toprune.request import Data
     from toprune.run.runner import Runner
+    from toprune.training.learner import Training
 
 __all__ = [
     "Budget",
     "Bundle",
+    "Columns",
+    "Data",
     "Plan",
     "Runner",
+    "Training",
+    "UserError",
     "attach",
     "detach",
     "evaluate",
@@ -32,8 +40,12 @@ __all__ = [
 _HOMES = {
     "Budget": "toprune.plan.budget",
     "Bundle": "toprune.bundle.bundle",
+    "Columns": "toprune.data.columns",
+    "Data": "toprune.request",
     "Plan": "toprune.plan.plan",
     "Runner": "toprune.run.runner",
+    "Training": "toprune.training.learner",
+    "UserError": "toprune.errors",
     "attach": "toprune.pruning.attach",
     "detach": "toprune.pruning.attach",
     "evaluate": "toprune.api",

@@ -16,7 +16,7 @@ from support.strategies import pad, random_text
 from toprune import Runner
 from toprune.api import prune
 from toprune.bundle.bundle import Bundle
-from toprune.errors import UserError
+from toprune.errors import OutOfReach, UserError
 from toprune.export.export import export
 from toprune.methods.cofi.cofi import STAYS, Cofi, Matched, Selector, matching
 from toprune.methods.cofi.masks import Masks, attach_masks, saliency
@@ -268,7 +268,7 @@ def test_without_epochs_what_masks_set_out_from(tmp_path: Path) -> None:
     told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": untrained, "method": "cofi"}
     report = prune(make_model(), FEW, "3x", out=tmp_path / "out", **told).report
     assert report["budget"]["executed"]["unpadded"] == pytest.approx(3, rel=0.02)
-    with pytest.raises(UserError, match="budget 999x is out of reach"):
+    with pytest.raises(OutOfReach, match="budget 999x is out of reach"):
         prune(make_model(), FEW, "999x", out=tmp_path / "tiny", **told)
     with pytest.raises(UserError, match="weights of mpnet models"):
         prune(make_model("mpnet"), FEW, "2x", out=tmp_path / "other", **told)

@@ -15,7 +15,7 @@ from support.strategies import make_plan, pad, random_text
 from toprune import Runner
 from toprune.bundle.bundle import Bundle
 from toprune.compare.bench import bench
-from toprune.errors import UserError
+from toprune.errors import OutOfReach, UserError
 from toprune.export.export import export
 from toprune.methods.ltp import LAMBDA, Ltp, SoftThreshold, Thresholds
 from toprune.models.families import sizes_of
@@ -148,7 +148,7 @@ def test_one_factor_meets_the_budget(budget: str) -> None:
 
 
 def test_out_of_reach_of_thresholds() -> None:
-    with pytest.raises(UserError, match="50x is out of reach"):
+    with pytest.raises(OutOfReach, match="50x is out of reach"):
         meet(make_model(), adaptive(0.0, 0.0, 0.01), [pad(ROWS)], Budget.parse("50x"))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from conftest import make_model
-from toprune.errors import UserError
+from toprune.errors import OutOfReach
 from toprune.export.graph import dense_plan
 from toprune.methods.baselines import cut_for
 from toprune.models.families import sizes_of
@@ -41,5 +41,5 @@ def test_the_nearest_length_wins(budget: str) -> None:
 
 def test_out_of_reach() -> None:
     model = make_model()
-    with pytest.raises(UserError, match="1000x is out of reach"):
+    with pytest.raises(OutOfReach, match="1000x is out of reach"):
         cut_for(sizes_of(model), dense_plan(model), LENGTHS, Budget.parse("1000x"))

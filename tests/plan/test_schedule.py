@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach, UserError
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, dense_macs, executed_macs, reduction
 from toprune.plan.plan import DENOMINATOR, Plan, Restore, Score, Step
@@ -135,7 +135,7 @@ def test_what_is_held_bounds_the_reduction() -> None:
     lengths = Lengths.of(range(20, 100, 2), held=range(10, 50))
     plan = Plan("bert", 6, 384, "received", (Step(0, Fraction(1, 2)),), protect_until=102)
     most = largest_reduction(MINILM, lengths, 0, 2, "none", "received")
-    with pytest.raises(UserError, match=f"at most {math.floor(most * 100) / 100:.2f}x"):
+    with pytest.raises(OutOfReach, match=f"at most {math.floor(most * 100) / 100:.2f}x"):
         repair(MINILM, plan, lengths, Budget.parse("3x"))
     met = repair(MINILM, plan, lengths, Budget(most, "the most"))
     assert reduction(MINILM, met, lengths).unpadded == pytest.approx(most, rel=0.01)
@@ -166,7 +166,7 @@ def test_what_cannot_be_reached_is_said(plan: Plan, asked: str, lengths: Lengths
 def test_the_largest_reachable_budget_is_reached_when_asked() -> None:
     lengths = HISTOGRAMS["mrpc"]
     plan = Plan("bert", 6, 384, "received", (Step(2, Fraction(1, 2)),))
-    with pytest.raises(UserError, match=r"at most (\d+\.\d\d)x") as caught:
+    with pytest.raises(OutOfReach, match=r"at most (\d+\.\d\d)x") as caught:
         repair(MINILM, plan, lengths, Budget.parse("50x"))
     said = str(caught.value).split("at most ")[1].split(";")[0]
     assert (
@@ -253,7 +253,7 @@ def test_two_steps_on_short_texts_make_up_for_each_other() -> None:
 
 def test_a_plan_without_steps_reaches_nothing() -> None:
     plan = Plan("bert", 6, 384, "received", ())
-    with pytest.raises(UserError, match=r"at most 1\.00x"):
+    with pytest.raises(OutOfReach, match=r"at most 1\.00x"):
         repair(MINILM, plan, COLA, Budget.parse("2x"))
     assert repair(MINILM, plan, COLA, Budget.parse("1.005x")) == plan
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, reduction
 from toprune.plan.plan import Plan, Score
@@ -65,7 +65,7 @@ def cut_for(sizes: Sizes, dense: Plan, lengths: Lengths, budget: Budget) -> int:
 
     low, high = 4, max(5, lengths.max)  # a pair has three special tokens and a word
     if reached(low) < budget.reduction:
-        raise UserError(
+        raise OutOfReach(
             f"budget {budget.asked} is out of reach: nothing of the texts would be left"
         )
     while high - low > 1:

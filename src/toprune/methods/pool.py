@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach
 from toprune.models.families import sizes_of
 from toprune.plan.plan import Plan, Score
 from toprune.training.calibrate import calibrate
@@ -29,7 +29,7 @@ class Pool:
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         starts: list[Plan] = []
         for layer in range(self.first, sizes_of(job.model).layers - 1):
-            with suppress(UserError):  # so late it is out of reach
+            with suppress(OutOfReach):  # from so late a layer
                 starts.append(job.shaped(layer, layer))
         texts, seed = job.some(CALIBRATION_TEXTS), job.training.seed
         plan = calibrate(job.model, texts, job.task, starts, job.repaired, moves=0, seed=seed)

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach
 from toprune.models.families import sizes_of
 from toprune.models.heads import by_token
 from toprune.plan.budget import Budget, Lengths
@@ -112,7 +112,7 @@ def _in_reach(job: Job, selector: "Selector") -> Plan:
     for more in range(len(selector.gate_loga)):
         try:
             return job.repaired(selector.plan(job.blank(), probes, more))
-        except UserError:
+        except OutOfReach:
             continue
     return job.repaired(selector.plan(job.blank(), probes, len(selector.gate_loga)))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach, UserError
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, dense_macs, example_macs, score_macs, total_macs
 from toprune.plan.plan import DENOMINATOR, PROBED, Plan, Restore, Score, Step
@@ -100,7 +100,7 @@ def _meet(
     dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
     reachable = dense / (fixed + prices[:, 0].sum())
     if budget.reduction > reachable * (1 + tolerance):
-        raise UserError(
+        raise OutOfReach(
             f"budget {budget.asked} is out of reach: on these lengths this plan's layers reach "
             f"at most {math.floor(reachable * 100) / 100:.2f}x; ask for that or less, "
             "or let an earlier layer drop tokens"

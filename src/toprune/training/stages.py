@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach, UserError
 from toprune.io.atomic import draft
 from toprune.io.progress import bar
 from toprune.models.families import family_of, sizes_of
@@ -211,7 +211,7 @@ def check_reach(job: Job) -> None:
     if job.budget.reduction > most:
         kept = "" if job.protect_until is None else ", or give up --protect-first"
         kept += "" if job.min_tokens <= 2 else ", or for a lower --min-tokens"
-        raise UserError(
+        raise OutOfReach(
             f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
             f"to {int(most * 100) / 100:.2f}x at most; ask for less{kept}"
         )
@@ -294,7 +294,7 @@ def calibrated(job: Job, *, moves: int = MOVES) -> Plan:
         starts: list[Plan] = []
         for first in range(least, min(least + 3, layers - 1)):
             for last in (None, first):  # a little in every layer, or all at once
-                with suppress(UserError):  # out of reach from this layer on; an earlier one can
+                with suppress(OutOfReach):  # from this layer on; an earlier layer may reach it
                     starts.append(job.shaped(first, last, probes))
         batches = job.some(CALIBRATION_TEXTS)
         seed = job.training.seed

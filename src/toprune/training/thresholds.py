@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach
 from toprune.io.progress import bar
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
@@ -48,7 +48,7 @@ def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: B
     low, high = -np.log(LARGEST), np.log(LARGEST)  # of the factor
     with bar("measuring thresholds", HALVINGS + 1) as advance:
         if reached(float(np.exp(high))) < budget.reduction:
-            raise UserError(
+            raise OutOfReach(
                 f"budget {budget.asked} is out of reach of thresholds in these layers; ask for less"
             )
         for _ in range(HALVINGS):

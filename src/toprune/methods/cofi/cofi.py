@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toprune.errors import UserError
+from toprune.errors import OutOfReach
 from toprune.methods.cofi.masks import Masks, attach_masks, fold, saliency
 from toprune.models.families import family_of, keep_layers, sizes_of
 from toprune.models.slim import ENTRY, Kept, cut, parts_of
@@ -289,7 +289,7 @@ class Selector(nn.Module):
         least = self._above(list(self.loga), FURTHEST, FURTHEST)
         most = self.dense / float(self.macs(least))
         if budget.reduction > most:
-            raise UserError(
+            raise OutOfReach(
                 f"budget {budget.asked} is out of reach: with one layer, one head and one column "
                 f"left, this model is {int(most * 100) / 100:.2f}x smaller; ask for less"
             )
