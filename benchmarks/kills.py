@@ -19,19 +19,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
-TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "training")]
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from test_resume import ROWS, TRAINING, same  # noqa: E402
-
-from conftest import make_tokenizer  # noqa: E402
-from support import killing, synthetic  # noqa: E402
-from toprune.api import prune  # noqa: E402
-from toprune.export.export import export  # noqa: E402
-from toprune.report.build import environment  # noqa: E402
-from toprune.run.runner import Runner  # noqa: E402
+from support import killing, synthetic
+from support.resuming import ROWS, TRAINING, same
+from toprune.api import prune
+from toprune.export.export import export
+from toprune.report.build import environment
+from toprune.run.runner import Runner
 
 OUT = Path(__file__).parent / "results" / "kills.json"
 DEATHS = 40  # of training at least, and as many of exporting
@@ -113,10 +109,8 @@ def main() -> None:
     rng = np.random.default_rng(SEED)
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        torch.manual_seed(SEED)
-        synthetic.untrained().save_pretrained(place / "model")
-        make_tokenizer().save_pretrained(place / "model")
-        found = {"pruning": trained(place / "model", place, rng)}
+        model = synthetic.save_untrained(place / "model")
+        found = {"pruning": trained(model, place, rng)}
         found["exporting"] = exported(place / "whole", rng)
     found |= {"identical": True, "seed": SEED, "environment": environment()}  # or it had failed
     OUT.write_text(json.dumps(found, indent=1) + "\n")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from toprune.errors import UserError
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attached

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from toprune import Bundle, Plan, Runner
 from toprune.api import evaluate
 from toprune.export.export import export

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertTokenizer
 
-from conftest import FAMILIES, SEGMENTED, SPECIAL, WORDS, make_model, make_tokenizer
+from support.models import FAMILIES, SEGMENTED, SPECIAL, WORDS, make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.plan.plan import Plan, Step

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_resume import ROWS, TRAINING, model, same  # noqa: F401
 
 from support import killing
+from support.resuming import ROWS, TRAINING, same
 from toprune.api import prune
 from toprune.export.export import export
 from toprune.run.runner import Runner
@@ -19,13 +19,13 @@ NONE = replace(TRAINING, soft_epochs=0, hard_epochs=0)
 
 
 @pytest.mark.slow
-def test_prune_is_killed(model: Path, tmp_path: Path):  # noqa: F811
+def test_prune_is_killed(untrained: Path, tmp_path: Path):
     """With an older bundle in its place, which stays until the new one is whole."""
     place, whole = tmp_path / "place", tmp_path / "whole"
     place.mkdir()
-    job = partial(prune, model, ROWS, "2x", out=place / "out", training=SHORT, overwrite=True)
-    prune(model, ROWS, "2x", out=place / "out", training=NONE)
-    prune(model, ROWS, "2x", out=whole, training=SHORT)
+    job = partial(prune, untrained, ROWS, "2x", out=place / "out", training=SHORT, overwrite=True)
+    prune(untrained, ROWS, "2x", out=place / "out", training=NONE)
+    prune(untrained, ROWS, "2x", out=whole, training=SHORT)
     old, new = killing.content(place / "out"), killing.content(whole)
     assert old["plan.json"] != new["plan.json"]
 
@@ -42,10 +42,10 @@ def test_prune_is_killed(model: Path, tmp_path: Path):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_export_is_killed(model: Path, tmp_path: Path):  # noqa: F811
+def test_export_is_killed(untrained: Path, tmp_path: Path):
     """The files work at any time, whether they were there before or are new."""
     out = tmp_path / "out"
-    prune(model, ROWS, "2x", out=out, training=NONE)
+    prune(untrained, ROWS, "2x", out=out, training=NONE)
     bare, count = killing.content(out), killing.touches(partial(export, out), out)
     assert killing.content(out).keys() > bare.keys()
     asked = killing.content(out)

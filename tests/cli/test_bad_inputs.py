@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers import BertModel, GPT2Config, GPT2ForSequenceClassification
 
-from conftest import make_model, make_tokenizer
 from support import synthetic
 from support.commands import call, refused, save_model, write
+from support.models import make_model, make_tokenizer
 from support.report_case import make_report
 from toprune.plan.plan import Plan
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import make_model, make_tokenizer
 from support import synthetic
 from support.commands import Rows, call, refused, save_model, succeed, write
+from support.models import make_model, make_tokenizer
 from toprune import cli
 from toprune.bundle.bundle import Bundle
 from toprune.cli import demo

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.compare import bench as module
 from toprune.compare.bench import TIMED, bench, verdict

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from toprune import cli
 from toprune.api import Data
 from toprune.compare import comparison as module

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
-from conftest import make_tokenizer
 from support import synthetic
+from support.models import make_tokenizer
 from toprune import cli
 from toprune.api import Data
 from toprune.compare import executors

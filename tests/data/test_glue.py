@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from toprune import cli
 from toprune.api import FINETUNE, Data
 from toprune.data.columns import Columns

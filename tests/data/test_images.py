@@ -27,7 +27,7 @@ from transformers import (
 )
 
 import toprune
-from conftest import SIZES, make_tokenizer
+from support.models import SIZES, make_tokenizer
 from support.strategies import make_plan
 from toprune import Bundle, Runner
 from toprune.api import Data

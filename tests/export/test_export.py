@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForTokenClassification
 
-from conftest import CONFIGS, FAMILIES, make_model, make_tokenizer
+from support.models import CONFIGS, FAMILIES, make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.export import parity

@@ -10,7 +10,8 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from conftest import make_model, make_tokenizer
+from support.explain_case import LAYERS, TEXT, make_bundle, make_plan
+from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.errors import UserError
@@ -18,33 +19,8 @@ from toprune.inspection.explain.explain import SAME_WEIGHTS, explain
 from toprune.inspection.explain.explanation import Explained, Window, in_words, verdict
 from toprune.inspection.explain.fading import faded, seen_by, shades_of
 from toprune.models.heads import ask
-from toprune.plan.plan import Plan, Score, Step
+from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach, attached, detach
-from toprune.pruning.predictor import add_predictors
-
-LAYERS, WIDTH = 4, 32
-TEXT = "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10"
-STEPS = (Step(0, Fraction(2, 3)), Step(2, Fraction(1, 3)))
-
-
-def make_plan(score: Score = "received", steps: tuple[Step, ...] = STEPS, **own: Any) -> Plan:
-    if score == "probe":
-        own["probe"] = tuple(torch.linspace(-1, 1, WIDTH).tolist())
-    return Plan("bert", LAYERS, WIDTH, score, steps, **own)
-
-
-def make_bundle(
-    folder: Path, plan: Plan | None, head: str = "sequence", task: str = "classify", **told: Any
-) -> Path:
-    report = {"task": task, "max_length": 24} | told
-    outputs = {"answer": 2, "tokens": 3}.get(head, 2)
-    model = make_model(num_labels=outputs, head=head)
-    if plan is not None and plan.predictor is not None:
-        torch.manual_seed(0)
-        add_predictors(model, [step.layer for step in plan.steps], plan.predictor, normed=True)
-    Bundle(model, make_tokenizer(), plan, report).save(folder)
-    return folder
-
 
 ADAPTIVE = (Step(0, Fraction(1), threshold=0.08), Step(2, Fraction(1, 2), threshold=0.1))
 PLANS: dict[str, Plan] = {

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_explain import TEXT, make_bundle, make_plan
 from typer.testing import CliRunner
 
-from conftest import make_model, make_tokenizer
+from support.explain_case import TEXT, make_bundle, make_plan
+from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.data.examples import Examples

@@ -16,8 +16,8 @@ from tokenizers.models import WordPiece
 from typer.testing import CliRunner
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.errors import UserError

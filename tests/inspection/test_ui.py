@@ -11,8 +11,8 @@ import uvicorn
 from starlette.testclient import TestClient
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import explain
 from toprune.inspection.explain.explanation import in_words

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from support.strategies import pad, random_text
 from toprune import Runner
 from toprune.api import prune

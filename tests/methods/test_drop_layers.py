@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from support.strategies import pad, random_text
 from toprune.api import prune
 from toprune.bundle.bundle import Bundle

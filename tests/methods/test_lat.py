@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from test_resume import Stopped, same, stop_at
-from test_top import DATA, Randomly, executed, outcome
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from conftest import CONFIGS, make_model, make_tokenizer
 from support import synthetic
 from support.executions import TASKS, make_examples, worst
+from support.marked import DATA, Randomly, executed, outcome
+from support.models import CONFIGS, make_model, make_tokenizer
+from support.resuming import Stopped, same, stop_at
 from toprune import Runner
 from toprune.api import finetune, prune
 from toprune.bundle.bundle import Bundle

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_model, make_tokenizer
 from support import executions
+from support.models import make_model, make_tokenizer
 from support.strategies import make_plan, pad, random_text
 from toprune import Runner
 from toprune.bundle.bundle import Bundle

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from toprune.api import prune
 from toprune.cli import app
 from toprune.errors import UserError

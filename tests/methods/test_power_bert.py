@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import make_model
+from support.models import make_model
 from support.strategies import make_plan, pad, random_text
 from toprune.methods.power_bert import LAMBDA, Extract, PowerBert, SoftExtract
 from toprune.models.families import sizes_of

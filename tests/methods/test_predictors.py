@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_flops import counted_macs
 from torch import Tensor
 
-from conftest import make_model, make_tokenizer
 from support import executions, synthetic
+from support.flops import counted_macs
+from support.models import make_model, make_tokenizer
 from support.strategies import INNER, LAYERS, make_plan, pad, random_text
 from toprune.api import finetune, prune
 from toprune.bundle.bundle import Bundle

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from conftest import make_tokenizer
 from support import synthetic
+from support.models import make_tokenizer
 from toprune import Runner
 from toprune.api import prune
 from toprune.data.examples import load

@@ -14,51 +14,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from conftest import CONFIGS, make_tokenizer
 from support import synthetic
+from support.marked import DATA, Randomly, executed, outcome
+from support.models import CONFIGS, make_tokenizer
 from toprune.api import finetune, prune
 from toprune.bundle.bundle import Bundle
-from toprune.data.examples import load
 from toprune.errors import UserError
 from toprune.methods import top
 from toprune.methods.top import Top
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
-from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Score, Step
-from toprune.pruning.attach import Drop, Follow, attach, attach_policy, attached, detach
-from toprune.pruning.tokens import Tokens
-from toprune.tasks import Classify, intervals
-from toprune.training.features import Collate, encode, lengths
+from toprune.pruning.attach import attach, attach_policy, detach
+from toprune.tasks import intervals
 from toprune.training.learner import Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 UNTRAINED = Training(soft_epochs=0, hard_epochs=0)
-NO_MARK = 2  # the third class
-
-
-def rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Two texts of three hold a marked word among 12 to 30."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(count):
-        words = [f"w{i}" for i in rng.integers(10, 60, rng.integers(12, 31))]
-        label = int(rng.integers(3))
-        if label != NO_MARK:
-            mark = 3 * label + int(rng.integers(3))
-            words[rng.integers(len(words))] = synthetic.MARKED[mark]
-        found.append({"text": " ".join(words), "label": label})
-    return found
-
-
-DATA = {"train": rows(1500, 0), "test": rows(300, 1)}
 
 
 @pytest.fixture(autouse=True)
@@ -85,41 +62,6 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
     assert report["metrics"]["accuracy"]["value"] >= 0.99
     assert not any(p.any() for p in carries.parameters())
     return model.eval()
-
-
-class Randomly(Follow):
-    """The control: the same plan, tokens dropped at random."""
-
-    def decide(
-        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
-    ) -> Drop | None:
-        return super().decide(layer, state, torch.rand(state.shape[:2]), tokens)
-
-
-def outcome(model: Any) -> tuple[float, list[float]]:
-    """On the test set: accuracy, and the share of marked words that enter layers 1, 2 and 3."""
-    tokenizer = make_tokenizer()
-    features = encode(tokenizer, Classify(), load(DATA, task="classify")["test"], 64)
-    batch = Collate(tokenizer)(features)
-    labels = batch.pop("labels")
-    marks = torch.tensor(tokenizer.convert_tokens_to_ids(synthetic.MARKED))
-    with torch.no_grad():
-        right = model(**batch).logits.argmax(1) == labels
-    run = attached(model)
-    assert run is not None
-    kept = []
-    for tokens in run.at[1 : run.last + 1]:
-        assert tokens is not None
-        here = torch.isin(batch["input_ids"].gather(1, tokens.index), marks) & tokens.alive
-        assert not here[labels == NO_MARK].any()
-        kept.append(here.any(1)[labels != NO_MARK].double().mean().item())
-    return right.double().mean().item(), kept
-
-
-def executed(model: Any, plan: Plan) -> float:
-    """Real reduction on the training texts, counted here and not read from the report."""
-    features = encode(make_tokenizer(), Classify(), load(DATA, task="classify")["train"], 64)
-    return reduction(sizes_of(model), plan, lengths(features)).unpadded
 
 
 def pruned_at_3x(model: Any, out: Path, score: Score, top: Top, training: Training) -> Bundle:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import make_model
+from support.models import make_model
 from toprune.errors import OutOfReach
 from toprune.export.graph import dense_plan
 from toprune.methods.baselines import cut_for

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_flops import counted_macs
 from torch import Tensor
 from transformers import GPT2Config
 from typer.testing import CliRunner
 
-import conftest
-from support import matrix
+from support import matrix, models
 from support.executions import LIMIT, STEPS, check_executions, make_plan
+from support.flops import counted_macs
 from support.matrix import Cell, Row, cells
 from support.strategies import CLS, SEP, pad, random_text
 from toprune import cli
@@ -249,7 +248,7 @@ def far_apart(name: str) -> tuple[Any, list[int]]:
     return attach(model, make_plan(model, cell.task, "probe", QUARTER)), random_text(40, 3)
 
 
-@pytest.mark.parametrize("name", conftest.FAMILIES)
+@pytest.mark.parametrize("name", models.FAMILIES)
 def test_who_leaves_is_nobodys_key(name: str) -> None:
     """And all others are where they were: against the stock code alone, in which those that have
     left are hidden as keys from the second layer on and every token has its own place."""
@@ -367,7 +366,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_family_has_a_row_and_a_note() -> None:
     texts = {name for name, family in FAMILIES.items() if not family.images}
     assert NOTES.keys() == FAMILIES.keys()
-    assert texts == set(conftest.FAMILIES)
+    assert texts == set(models.FAMILIES)
 
 
 def test_the_command_prints_what_is_supported() -> None:
@@ -387,18 +386,18 @@ def test_the_command_prints_what_is_supported() -> None:
 
 
 def test_the_worked_example_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the page says goes into families.py and conftest.py, put there and run."""
+    """What the page says goes into families.py and support/models.py, put there and run."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     name = "roberta-prelayernorm"
     assert name not in FAMILIES
     added: dict[str, Any] = dict(vars(families)) | {"FAMILIES": {}, "NOTES": {}}
-    tests: dict[str, Any] = dict(vars(conftest)) | {"CONFIGS": {}}
+    tests: dict[str, Any] = dict(vars(models)) | {"CONFIGS": {}}
     exec(blocks[0], added)
     exec(blocks[1], added)
     exec(blocks[2], tests)
     monkeypatch.setitem(FAMILIES, name, added["FAMILIES"][name])
     monkeypatch.setitem(NOTES, name, added["NOTES"][name])
-    monkeypatch.setitem(conftest.CONFIGS, name, tests["CONFIGS"][name])
+    monkeypatch.setitem(models.CONFIGS, name, tests["CONFIGS"][name])
     found = matrix.cells_of(Row(name))
     assert [cell.column for cell in found] == list(TASKS)
     checks: list[Callable[[Cell], None]] = [check_keep_all, check_one_truth, check_gradients]

@@ -5,12 +5,10 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
-from conftest import FAMILIES, make_model
-from support.strategies import make_plan, pad, random_text
+from support.flops import counted_macs
+from support.models import FAMILIES, make_model
+from support.strategies import make_plan
 from toprune.models.families import sizes_of
 from toprune.plan.cost import dense_macs, executed_macs
 from toprune.plan.plan import Plan
@@ -27,32 +25,6 @@ SHAPES = {
 @cache
 def stock(family: str) -> Any:
     return make_model(family)
-
-
-def _mv_flops(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:
-    return 2 * matrix[0] * matrix[1]
-
-
-def _folded(model: Any) -> int:
-    """DeBERTa projects its table of relative positions in every layer, once a batch: a constant,
-    which the exported file holds ready."""
-    sizes = sizes_of(model)
-    return 2 * sizes.layers * (sizes.relative + sizes.relative_keys) * sizes.width**2
-
-
-def counted_macs(model: Any, n: int, copies: int = 1) -> int:
-    """Of the base model without its pooler. Fused attention on a CPU goes uncounted, so ask for the
-    plain one; a matrix times a vector (the probe) is unknown to torch's table."""
-    base = model.base_model
-    known = {torch.ops.aten.mv: _mv_flops}
-    counter = FlopCounterMode(display=False, custom_mapping=known)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        base(**pad([random_text(n, n)] * copies))
-    flops = counter.get_total_flops() - _folded(model)
-    if getattr(base, "pooler", None) is not None:
-        flops -= 2 * copies * model.config.hidden_size**2
-    assert flops % 2 == 0
-    return flops // 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -138,7 +138,7 @@ def test_broken_files_are_refused(tmp_path: Path):
 @pytest.mark.parametrize("embed", KINDS)
 def test_sentence_transformers_opens_it(tmp_path: Path, embed: Embed):
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    from conftest import make_model, make_tokenizer
+    from support.models import make_model, make_tokenizer
 
     encoder, tokenizer = make_model().base_model, make_tokenizer()
     encoder.save_pretrained(tmp_path)

@@ -11,9 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 
-from conftest import make_model, make_tokenizer
 from support.executions import check_executions
 from support.executions import make_plan as plan_for
+from support.models import make_model, make_tokenizer
 from support.strategies import pad, random_text
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError

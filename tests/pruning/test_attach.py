@@ -22,7 +22,7 @@ from transformers import (
     BertForTokenClassification,
 )
 
-from conftest import CONFIGS, FAMILIES, make_model
+from support.models import CONFIGS, FAMILIES, make_model
 from support.strategies import (
     LAYERS,
     PAD,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import make_model, make_tokenizer
 from support.executions import TASKS, check_executions
+from support.models import make_model, make_tokenizer
 from support.strategies import make_plan, pad, random_text
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attach, attached, detach

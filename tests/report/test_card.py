@@ -9,8 +9,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support import synthetic
+from support.models import make_model, make_tokenizer
 from toprune.bundle.hub import push
 from toprune.errors import UserError
 from toprune.report.html.files import write_report

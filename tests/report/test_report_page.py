@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.report_case import LATENCY, make_report
+from support.report_case import LATENCY, make_compared, make_report
 from toprune.errors import UserError
 from toprune.report.html.compared import compare_page
 from toprune.report.html.files import save_timings, write_report, write_report_page
@@ -38,37 +38,6 @@ def write(tmp_path: Path, report: dict[str, Any], compared: dict[str, Any] | Non
     path = tmp_path / "report.html"
     path.write_text(report_page(report, compared), encoding="utf-8")
     return path
-
-
-def make_compared() -> dict[str, Any]:
-    def cell(name: str, budget: str, reduction: float, value: float) -> dict[str, Any]:
-        figure = {"value": value, "low": value - 0.02, "high": value + 0.02}
-        return {
-            "name": name,
-            "budget": budget,
-            "seeds": 1,
-            "dense": {"value": 0.8125},
-            "pruned": figure,
-            "difference": {k: v - 0.8125 for k, v in figure.items()},
-            "executed": {"unpadded": reduction, "padded": 2 * reduction, "paper": reduction},
-            "faster": None,
-        }
-
-    refused = {"name": "ltp", "budget": "9x", "seed": 0, "error": "9x is out of reach"}
-    return {
-        "task": "classify",
-        "examples": 24,
-        "max_length": 64,
-        "metric": "accuracy",
-        "dense": {"value": 0.8125, "low": 0.75, "high": 0.875},
-        "means": [
-            cell("top", "2x", 2.0, 0.81),
-            cell("top", "3x", 3.0, 0.8),
-            cell("random", "2x", 2.0, 0.7),
-            {"name": "ltp", "budget": "9x"},
-        ],
-        "rows": [refused],
-    }
 
 
 @pytest.mark.parametrize(

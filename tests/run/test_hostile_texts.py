@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_report_page import make_compared
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support.commands import call, save_model, succeed
 from support.fuzz_case import make_victim
 from support.hostile import LONGEST, MARKUP, TEXTS, hostile_texts
-from support.report_case import make_report
+from support.models import make_model, make_tokenizer
+from support.report_case import make_compared, make_report
 from support.toy_bundle import make_bundle
 from toprune.data.examples import Examples
 from toprune.errors import UserError

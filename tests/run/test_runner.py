@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toprune
-from conftest import make_tokenizer
+from support.models import make_tokenizer
 from support.toy_bundle import (
     LABELS,
     MAX_LENGTH,

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from toprune import cli
 
 Rows = list[dict[str, Any]]

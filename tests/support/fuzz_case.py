@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import toprune
-from conftest import make_model, make_tokenizer
 from support.fuzzing import GRAPH, KINDS, spoil
+from support.models import make_model, make_tokenizer
 from support.report_case import make_report
 from support.toy_bundle import write_graph, write_sheet
 from toprune.bundle.bundle import Bundle

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import ViTConfig
 
-from conftest import CONFIGS, SIZES, make_tokenizer
 from support.executions import TASKS
+from support.models import CONFIGS, SIZES, make_tokenizer
 from toprune.models.families import FAMILIES, NOTES, has_segments
 from toprune.models.heads import loader
 from toprune.models.support import TASKS as COLUMNS

@@ -23,7 +23,7 @@ from transformers import (
     ViTImageProcessorPil,
 )
 
-from conftest import SIZES, make_tokenizer
+from support.models import SIZES, make_tokenizer
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {

@@ -156,3 +156,34 @@ def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, A
             kind: {"examples": 24, "metrics": report["pruned"]} for kind in ("fp32", "int8")
         }
     return report
+
+
+def make_compared() -> dict[str, Any]:
+    def cell(name: str, budget: str, reduction: float, value: float) -> dict[str, Any]:
+        figure = {"value": value, "low": value - 0.02, "high": value + 0.02}
+        return {
+            "name": name,
+            "budget": budget,
+            "seeds": 1,
+            "dense": {"value": 0.8125},
+            "pruned": figure,
+            "difference": {k: v - 0.8125 for k, v in figure.items()},
+            "executed": {"unpadded": reduction, "padded": 2 * reduction, "paper": reduction},
+            "faster": None,
+        }
+
+    refused = {"name": "ltp", "budget": "9x", "seed": 0, "error": "9x is out of reach"}
+    return {
+        "task": "classify",
+        "examples": 24,
+        "max_length": 64,
+        "metric": "accuracy",
+        "dense": {"value": 0.8125, "low": 0.75, "high": 0.875},
+        "means": [
+            cell("top", "2x", 2.0, 0.81),
+            cell("top", "3x", 3.0, 0.8),
+            cell("random", "2x", 2.0, 0.7),
+            {"name": "ltp", "budget": "9x"},
+        ],
+        "rows": [refused],
+    }

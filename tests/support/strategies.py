@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from conftest import SIZES, SPECIAL
+from support.models import SIZES, SPECIAL
 from toprune.plan.plan import Plan, Score, Step
 
 CLS, PAD, SEP = map(SPECIAL.index, ("[CLS]", "[PAD]", "[SEP]"))

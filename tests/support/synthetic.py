@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from conftest import CONFIGS, make_tokenizer
+from support.models import CONFIGS, make_tokenizer
 from toprune.api import finetune
 from toprune.training.learner import Training
 
@@ -38,6 +38,15 @@ def untrained(family: str = "bert") -> Any:
     )
     config.initializer_range = 0.1
     return AutoModelForSequenceClassification.from_config(config)
+
+
+def save_untrained(folder: Path) -> Path:
+    """Write `untrained()`, the same every time, and its tokenizer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        untrained().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def fine_tuned(data: dict[str, Any]) -> Any:

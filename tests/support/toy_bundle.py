@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from conftest import SEGMENTED, SPECIAL, WORDS, make_tokenizer
+from support.models import SEGMENTED, SPECIAL, WORDS, make_tokenizer
 from toprune.plan.plan import Plan, Step
 from toprune.run.manifest import LABELLED, Sheet
 from toprune.tasks import Task, make_task, settings_of

@@ -18,7 +18,7 @@ from transformers import (
     BertConfig,
 )
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks.answer import Answer, best_threshold

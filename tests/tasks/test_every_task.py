@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import CONFIGS, make_tokenizer
 from support.executions import LIMIT, TASKS, check_executions, make_examples
+from support.models import CONFIGS, make_tokenizer
 from toprune import Runner
 from toprune.api import Data, evaluate, prune
 from toprune.data.examples import Examples

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
 from transformers import BertConfig
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks.rank import Rank, ranking

@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Sequence, Spl
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from conftest import SPECIAL, make_tokenizer
+from support.models import SPECIAL, make_tokenizer
 from toprune.errors import UserError
 from toprune.tasks import Answer, Classify, Embed, Multilabel, Tags, Task
 from toprune.tasks.tokenize import CHUNK, QUESTION, Row, Texts

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from support.strategies import random_text
 from toprune.tasks import Classify
 from toprune.training.batches import POOL, Buckets, in_batches

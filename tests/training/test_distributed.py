@@ -6,40 +6,42 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_resume import ROWS, TRAINING
 
-from conftest import make_tokenizer
 from support import synthetic
+from support.models import make_tokenizer
+from support.resuming import ROWS, TRAINING
 from toprune.api import prune
 from toprune.bundle.bundle import read_report
 from toprune.plan.plan import Plan
 
 PROGRAM = """
 import json, os, sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/training"]
+from dataclasses import replace
+sys.path.insert(0, {tests!r})
 import pytest
-import test_resume as t
+from support.resuming import ROWS, TRAINING, Stopped, stop_at
+from toprune.api import prune
 from toprune.bundle.bundle import Bundle
 
 def say(**what):
     # one write, so that the lines of two processes do not mix
     os.write(1, (json.dumps(dict(rank=os.environ["RANK"], **what)) + chr(10)).encode())
 
-training = t.replace(t.TRAINING, save_steps=3)
+training = replace(TRAINING, save_steps=3)
 save = Bundle.save
 Bundle.save = lambda self, folder: (say(saved=str(folder)), save(self, folder))
 for name in ("whole", "halved", "left"):
     with pytest.MonkeyPatch.context() as patch:
         if name != "whole":
-            t.stop_at(patch, "soft", 10)  # seven steps to an epoch: inside the second
+            stop_at(patch, "soft", 10)  # seven steps to an epoch: inside the second
         try:
-            bundle = t.prune({model!r}, t.ROWS, "2x", out=name, training=training)
-        except t.Stopped:
+            bundle = prune({model!r}, ROWS, "2x", out=name, training=training)
+        except Stopped:
             bundle = None
     if name == "left":
         break  # for one process to end
     if bundle is None:
-        bundle = t.prune({model!r}, t.ROWS, "2x", out=name, training=training, resume=True)
+        bundle = prune({model!r}, ROWS, "2x", out=name, training=training, resume=True)
     weights = sum(float(p.double().sum()) for p in bundle.model.parameters())
     say(name=name, steps=[[s.layer, str(s.keep)] for s in bundle.plan.steps], weights=weights,
         executed=bundle.report["budget"]["executed"]["unpadded"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from support.strategies import pad, random_text
 from toprune.tasks import Answer, Classify, Embed, Tags
 from toprune.training.evaluation import answers_of, load_answers, save_answers

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import FAMILIES, make_model, make_tokenizer
+from support.models import FAMILIES, make_model, make_tokenizer
 from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks import Answer, Classify, Embed, Multilabel, Regress, Tags

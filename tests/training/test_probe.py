@@ -1,6 +1,5 @@
 """The saliency probe finds the tokens that the answer depends on, and nothing else moves it."""
 
-import copy
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -10,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import make_model
+from support.models import make_model
+from support.probing import states
 from support.strategies import LAYERS, WIDTH, pad, random_text
 from toprune.models.heads import outputs_of
-from toprune.pruning.attach import attach_policy, attached
+from toprune.pruning.attach import attached
 from toprune.tasks import Answer, Classify, Embed, Regress, Tags, Task
-from toprune.training.probe import RIDGE, Record, fit_probes
+from toprune.training.probe import RIDGE, fit_probes
 
 MARKED = 40  # an id that random texts never hold
 TEXTS = [random_text(6 + i % 20, i) for i in range(48)]
@@ -51,15 +51,6 @@ def looking_for_marked(num_labels: int = 2) -> Any:
 
 def batches(texts: list[list[int]], size: int, extra: int = 0) -> list[dict[str, Tensor]]:
     return [pad(texts[i : i + size], extra) for i in range(0, len(texts), size)]
-
-
-def states(model: Any, batch: dict[str, Tensor]) -> list[Tensor]:
-    """(B, S, D) after attention, of every layer but the last."""
-    record = Record(LAYERS - 1, whole=False)
-    twin = attach_policy(copy.deepcopy(model), record)
-    with torch.no_grad():
-        twin(**batch)
-    return record.states
 
 
 @pytest.mark.parametrize("num_labels", [1, 2, 3])

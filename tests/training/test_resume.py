@@ -11,39 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from conftest import make_tokenizer
 from support import synthetic
+from support.models import make_tokenizer
+from support.resuming import ROWS, TRAINING, Stopped, same, stop_at
 from toprune.api import finetune, prune
 from toprune.bundle import workdir as workplace
 from toprune.errors import UserError
-from toprune.plan.plan import Plan
 from toprune.training.learner import FitTrainer, Training, last_checkpoint
-
-# 54 texts of 60 are for training: 7 batches of 8, so that checkpoints fall inside epochs
-ROWS = synthetic.rows(60, 0)
-TRAINING = Training(soft_epochs=2, hard_epochs=2, batch_size=8, save_steps=4, lr=1e-3)
-
-
-class Stopped(Exception):
-    """Stands for anything that ends a process: what follows must not depend on a clean exit."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        synthetic.untrained().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(
-    model: Path, tmp_path_factory: pytest.TempPathFactory
+    untrained: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Training], Path]:
     """Where the bundle of a run is that nobody stopped; checkpoints must not change it."""
     done: dict[Training, Path] = {}
@@ -52,31 +32,10 @@ def uninterrupted(
         training = replace(training, save_steps=None)
         if training not in done:
             done[training] = tmp_path_factory.mktemp("whole") / "bundle"
-            prune(model, ROWS, "2x", out=done[training], training=training)
+            prune(untrained, ROWS, "2x", out=done[training], training=training)
         return done[training]
 
     return run
-
-
-def stop_at(patch: pytest.MonkeyPatch, stage: str, step: int) -> None:
-    """Let the loss of that step raise; `stage` is the name of its checkpoint directory."""
-    loss = FitTrainer.compute_loss
-
-    def compute_loss(self: FitTrainer, *args: Any, **kwargs: Any) -> Any:
-        if Path(str(self.args.output_dir)).name == stage and self.state.global_step == step:
-            raise Stopped
-        return loss(self, *args, **kwargs)
-
-    patch.setattr(FitTrainer, "compute_loss", compute_loss)
-
-
-def same(one: Path, other: Path) -> None:
-    """Bit by bit: there is no reason for less on one machine."""
-    if (one / "plan.json").exists():
-        assert Plan.load(one / "plan.json").steps == Plan.load(other / "plan.json").steps
-    weights, others = (load_file(folder / "model.safetensors") for folder in (one, other))
-    assert weights.keys() == others.keys()
-    assert [name for name in weights if not torch.equal(weights[name], others[name])] == []
 
 
 @pytest.mark.slow
@@ -94,7 +53,7 @@ def test_prune_ends_the_same(
     stage: str,
     step: int,
     training: dict[str, Any],
-    model: Path,
+    untrained: Path,
     uninterrupted: Callable[[Training], Path],
     tmp_path: Path,
 ):
@@ -103,44 +62,46 @@ def test_prune_ends_the_same(
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, stage, step)
         with pytest.raises(Stopped):
-            prune(model, ROWS, "2x", out=halved, training=own)
+            prune(untrained, ROWS, "2x", out=halved, training=own)
     assert not halved.exists()
-    prune(model, ROWS, "2x", out=halved, resume=True, training=own)
+    prune(untrained, ROWS, "2x", out=halved, resume=True, training=own)
     same(uninterrupted(own), halved)
     assert not halved.with_name("halved.partial").exists()
 
 
 @pytest.mark.slow
 def test_half_a_checkpoint_is_passed_over(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     training = Training(hard_epochs=2, batch_size=8, save_steps=4, lr=1e-3, label_weight=1.0)
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    finetune(model, ROWS, out=whole, training=training)
+    finetune(untrained, ROWS, out=whole, training=training)
     with monkeypatch.context() as patch:
         stop_at(patch, "checkpoints", 10)
         with pytest.raises(Stopped):
-            finetune(model, ROWS, out=halved, training=training)
+            finetune(untrained, ROWS, out=halved, training=training)
     checkpoints = tmp_path / "halved.partial" / "checkpoints"
     (checkpoints / "checkpoint-12").mkdir()
     (checkpoints / "checkpoint-12" / "model.safetensors").write_bytes(b"half of it")
     (checkpoints / "checkpoint-13").mkdir()
     (checkpoints / "checkpoint-13" / "trainer_state.json").write_text('{"epoch": 1.')
     assert last_checkpoint(checkpoints) == str(checkpoints / "checkpoint-8")
-    finetune(model, ROWS, out=halved, training=training, resume=True)
+    finetune(untrained, ROWS, out=halved, training=training, resume=True)
     same(whole, halved)
 
 
 @pytest.mark.slow
-def test_resume_wants_the_same_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_resume_wants_the_same_run(
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     out = tmp_path / "out"
     stop_at(monkeypatch, "soft", 5)
     with pytest.raises(Stopped):
-        prune(model, ROWS, "2x", out=out, training=TRAINING)
+        prune(untrained, ROWS, "2x", out=out, training=TRAINING)
     with pytest.raises(UserError, match=r"other settings \(budget\)"):
-        prune(model, ROWS, "3x", out=out, training=TRAINING, resume=True)
+        prune(untrained, ROWS, "3x", out=out, training=TRAINING, resume=True)
     with pytest.raises(UserError, match=r"other settings \(score\)"):
-        prune(model, ROWS, "2x", out=out, training=TRAINING, score="received", resume=True)
+        prune(untrained, ROWS, "2x", out=out, training=TRAINING, score="received", resume=True)
     another = synthetic.untrained()
     with pytest.raises(UserError, match=r"other settings \(weights\)"):
         prune(
@@ -152,14 +113,18 @@ def test_resume_wants_the_same_run(model: Path, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", ["prune", "finetune"])
-def test_done_is_done(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str):
+def test_done_is_done(untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str):
     """Started once more with --resume, after a kill at the very end or by something that starts
     what has ended: nothing is trained, nothing is left behind, and other settings are refused."""
     training = replace(TRAINING, soft_epochs=0, hard_epochs=1, label_weight=1.0)
 
     def run(**how: Any) -> Any:
         how = {"out": tmp_path / "out", "training": training} | how
-        return prune(model, ROWS, "2x", **how) if again == "prune" else finetune(model, ROWS, **how)
+        return (
+            prune(untrained, ROWS, "2x", **how)
+            if again == "prune"
+            else finetune(untrained, ROWS, **how)
+        )
 
     with monkeypatch.context() as patch:
         put = workplace.put
@@ -188,11 +153,11 @@ def test_no_checkpoint(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_kill_dash_nine(model: Path, uninterrupted: Callable[[Training], Path], tmp_path: Path):
+def test_kill_dash_nine(untrained: Path, uninterrupted: Callable[[Training], Path], tmp_path: Path):
     long = replace(TRAINING, soft_epochs=10)  # enough to be killed in
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    words = f"prune --model {model} --data {data} --budget 2x --out {out} --epochs 12"
+    words = f"prune --model {untrained} --data {data} --budget 2x --out {out} --epochs 12"
     words += " --soft-epochs 10 --batch-size 8 --save-steps 4 --lr 1e-3"
     command = [sys.executable, "-m", "toprune.cli", *words.split()]
     soft = tmp_path / "out.partial" / "stages" / "soft"

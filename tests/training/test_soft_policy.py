@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_probe import states
 from torch import Tensor
 
-from conftest import FAMILIES, make_model
+from support.models import FAMILIES, make_model
+from support.probing import states
 from support.strategies import LAYERS, SEP, WIDTH, logits, make_plan, pad, random_text
 from toprune.methods.top import Selector, Top
 from toprune.models.families import sizes_of

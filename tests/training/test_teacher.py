@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_probe import states
 
-from conftest import FAMILIES, make_model, make_tokenizer
+from support.models import FAMILIES, make_model, make_tokenizer
+from support.probing import states
 from support.strategies import LAYERS, WIDTH, logits, pad, random_text
 from toprune.models.sentence_transformers import pool
 from toprune.pruning.attach import attached
