@@ -18,6 +18,7 @@ from rich.console import Console
 import latency_tables
 import task_tables
 from sets import METRIC
+from toprune.report.svg import Line, Point, chart
 from toprune.report.terminal import stressed
 
 HERE = Path(__file__).parent
@@ -43,6 +44,63 @@ def core_table(runs: list[dict[str, Any]]) -> str:
         if variant == "default":
             lines.append(_row(task, budget, score, found))
     return "\n".join(lines)
+
+
+HEADLINE = ("mrpc 50%", "mrpc 67%", "stsb 50%", "imdb 67%", "imdb 80%")  # of core, by the probe
+HEADLINE_TASKS = ("20news-3x", "20news-5x", "squad-1.7x", "trecqa-2x", "cranfield-2x")
+HEADLINE_TASKS += ("cranfield-3x", "stsb-embed-2x")
+
+
+def headline_table(runs: list[dict[str, Any]]) -> str:
+    """README's one table: core runs, which were not timed, and the tasks that were."""
+    lines = [
+        "| task (metric) | fewer FLOPs | dense | pruned | difference | faster, fp32 | faster, int8 "
+        "| int8 over dense fp32 |",
+        "|" + "---|" * 8,
+    ]
+    for (task, budget, score, variant), group in _groups(runs):
+        if (score, variant) == ("probe", "default") and f"{task} {budget}" in HEADLINE:
+            dense, pruned, gap = _numbers(task, group)
+            flops = statistics.mean(run["executed"]["unpadded"] for run in group)
+            lines.append(
+                f"| {TITLES[task]} ({METRIC[task]}) | {flops:.1f}x | {dense} | {pruned} | {gap} "
+                "| | | |"
+            )
+    for name in HEADLINE_TASKS:
+        lines.append(task_tables.headline_row(name))
+    return "\n".join(lines)
+
+
+RIVALS = {
+    "top": "toprune",
+    "spatten": "SpAtten",
+    "cofi": "CoFi (weights)",
+    "top:received": "ToP's own score",
+    "ltp": "LTP",
+    "lat": "LAT",
+    "transkimmer": "Transkimmer",
+    "drop_layers": "fewer layers",
+    "truncate": "truncation",
+    "power_bert": "PoWER-BERT",
+    "tr_bert": "TR-BERT",
+}
+
+
+def trade_chart() -> str:
+    """README's picture: points below dense against times fewer FLOPs, by method."""
+    found = json.loads((HERE / "results" / "compare" / "mrpc.json").read_text())
+    points: dict[str, set[Point]] = {name: {Point(1.0, 0.0)} for name in RIVALS.values()}
+    for row in found["rows"]:
+        if row["name"] in RIVALS:
+            gap = 100 * row["difference"]["accuracy"]["value"]
+            points[RIVALS[row["name"]]].add(Point(row["executed"]["unpadded"], gap))
+    return chart(
+        [Line(name, sorted(line, key=lambda p: p.x)) for name, line in points.items()],
+        title=f"MRPC, MiniLM with 6 layers, {found['examples']} pairs, one seed",
+        x="times fewer FLOPs (real: against unpadded inputs)",
+        y="accuracy against dense, in points",
+        start=1.0,
+    )
 
 
 def ablation_table(runs: list[dict[str, Any]]) -> str:
@@ -226,6 +284,7 @@ def main() -> None:
     runs = load("core")
     parts = {
         "core": f"{core_table(runs)}\n\n{machine(runs)}",
+        "headline": headline_table(runs),
         "ablations": ablation_table(runs),
         "cost": cost_table(),
         "finetune": finetune_table(),
@@ -238,11 +297,12 @@ def main() -> None:
     parts |= latency_tables.parts() | task_tables.parts()
     docs = ROOT / "docs"
     pages = ("results.md", "methods.md", "how-to/guardrails.md")
-    for path in (ROOT / "README.md", *(docs / page for page in pages)):
-        new = fill(path, parts)
+    written = {path: fill(path, parts) for path in (ROOT / "README.md", *(docs / p for p in pages))}
+    written[docs / "images" / "trade.svg"] = trade_chart()
+    for path, new in written.items():
         if not args.check:
             path.write_text(new)
-        elif new != path.read_text():
+        elif not path.exists() or new != path.read_text():
             sys.exit(f"{path.name} is not what the result files say; run benchmarks/table.py")
 
 

@@ -21,6 +21,11 @@ HEAD = (
     "| task (metric) | trained on | pruned with | asked | executed, unpadded | dense | pruned "
     "| difference (95 %) | int8 | faster, fp32 | faster, int8 | int8 over dense fp32 |"
 )
+PAIRS = (  # what is timed against what
+    ("pruned fp32", "dense fp32"),
+    ("pruned int8", "dense int8"),
+    ("pruned int8", "dense fp32"),
+)
 
 
 def parts() -> dict[str, str]:
@@ -107,14 +112,24 @@ def _row(run: dict[str, Any]) -> str:
         f"{100 * run['pruned'][metric]['value']:.1f}",
         f"{100 * gap['value']:+.1f} ({low:+.1f} to {high:+.1f})",
         f"{100 * run['int8'][metric]['value']:.1f}" if "int8" in run else "",
-        *(
-            _faster(run, *pair)
-            for pair in (
-                ("pruned fp32", "dense fp32"),
-                ("pruned int8", "dense int8"),
-                ("pruned int8", "dense fp32"),
-            )
-        ),
+        *(_faster(run, *pair) for pair in PAIRS),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def headline_row(name: str) -> str:
+    """The row of README's table for one result file: the short form of the row above."""
+    run = json.loads((RESULTS / f"{name}.json").read_text())
+    title, metric = TITLES[run["name"]]
+    gap = run["difference"][metric]
+    low, high = 100 * gap["low"], 100 * gap["high"]
+    cells = [
+        f"{title} ({metric})",
+        f"{run['budget']['executed']['unpadded']:.1f}x",
+        f"{100 * run['dense'][metric]['value']:.1f}",
+        f"{100 * run['pruned'][metric]['value']:.1f}",
+        f"{100 * gap['value']:+.1f} ({low:+.1f} to {high:+.1f})",
+        *(_faster(run, *pair).partition(" ")[0] for pair in PAIRS),
     ]
     return f"| {' | '.join(cells)} |"
 
