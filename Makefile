@@ -39,6 +39,7 @@ lint: $(READY)
 # build/site/index.html; the page of the command line is written anew from what --help says.
 docs: $(READY)
 	cd tests && ../$(BIN)/python -m support.command_page
+	cd tests && ../$(BIN)/python -m support.architecture_page
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # A bundle in other people's programs, which live on transformers 4: their own environment, in which
