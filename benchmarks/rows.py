@@ -13,9 +13,10 @@ from typing import Any
 import sets
 from candidates import trecqa
 from toprune.data.examples import Examples, load
-from toprune.data.glue import load_glue
 from toprune.data.squad import read_squad
 from toprune.report.build import environment
+from toprune.tasks.answer import Answer
+from toprune.tasks.classify import Classify
 
 RESULT = Path(__file__).parent / "results" / "rows.json"
 # rows, and of the first class (of answers: questions without one); None: a number is told
@@ -59,14 +60,16 @@ def main() -> None:
         sets.say(f"{name}: {found[name]}" + ("" if good else f", but {wanted[name]} is right"))
 
     for name, parts in GLUE.items():
-        for part, examples in load_glue(name, sets.DATA / "glue").items():
+        for part, examples in sets.read_glue(name).items():
             note(f"{name} {part}", examples, parts[part])
     for name, rows in TEXTS.items():
         for part, expected in rows.items():
-            examples = load(sets.DATA / name / f"{part}.jsonl.gz", task="classify")["train"]
+            examples = load(sets.DATA / name / f"{part}.jsonl.gz", reads=Classify.READS)["train"]
             note(f"{name} {part}", examples, expected)
     for name, expected in SQUAD.items():
-        note(name, read_squad(sets.DATA / "squad" / f"{name}.json.gz"), expected)
+        note(
+            name, read_squad(sets.DATA / "squad" / f"{name}.json.gz", reads=Answer.READS), expected
+        )
     for part, examples in trecqa().items():
         note(f"trecqa {part}", examples, (PAIRS[part], None))
     RESULT.write_text(

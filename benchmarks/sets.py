@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from toprune.data import glue
 from toprune.data.examples import Examples
-from toprune.data.glue import GLUE as TASKS
-from toprune.data.glue import load_glue
+from toprune.tasks import TASKS
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-GLUE = {name: TASKS[name] for name in ("mrpc", "rte", "cola", "stsb")}
+GLUE = {name: glue.GLUE[name] for name in ("mrpc", "rte", "cola", "stsb")}
 MAX_LENGTH = {name: task.max_length for name, task in GLUE.items()} | {"imdb": 256, "20news": 512}
 TASK = {name: GLUE[name].kind if name in GLUE else "classify" for name in MAX_LENGTH}
 METRIC = {
@@ -81,7 +81,13 @@ def report_sets(name: str, rows: int | None = None) -> dict[str, Examples]:
 def _read(name: str, part: str) -> Examples:
     if name not in GLUE:
         return _jsonl(DATA / name / f"{part}.jsonl.gz")
-    return next(iter(load_glue(name, DATA / "glue", split=part).values()))
+    return next(iter(read_glue(name, part).values()))
+
+
+def read_glue(name: str, part: str | None = None) -> dict[str, Examples]:
+    """The sets of a GLUE task's official files."""
+    reads = TASKS[glue.GLUE[name].kind].READS
+    return glue.load_glue(name, DATA / "glue", reads=reads, split=part)
 
 
 def _jsonl(path: Path) -> Examples:

@@ -40,6 +40,7 @@ from toprune.report.build import environment
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.tasks import Task, make_task
+from toprune.tasks.answer import Answer
 from toprune.training.learner import Training
 from toprune.training.stages import Method
 
@@ -84,7 +85,7 @@ class Run:
 
 def squad() -> tuple[Examples, Examples]:
     """Trained on 7,000 questions of each of three other sources, reported on the official dev."""
-    return sets.together(shifts(slice(7000))), read_squad(next(SQUAD.glob("dev-v1.1*")))
+    return sets.together(shifts(slice(7000))), questions("dev-v1.1")[0]
 
 
 def asked_anew() -> Examples:
@@ -95,7 +96,7 @@ def asked_anew() -> Examples:
 def squad2() -> tuple[Examples, Examples]:
     """Half of these questions, each second one also asked of another paragraph of its article
     that does not hold the answer: made, not asked by people, and easier than the official ones."""
-    return _with_none(shifts(slice(700))), read_squad(next(SQUAD.glob("half-dev-v2.0*")))
+    return _with_none(shifts(slice(700))), questions("half-dev-v2.0")[0]
 
 
 def asked_anew2() -> Examples:
@@ -107,9 +108,14 @@ def _with_none(parts: list[Examples]) -> Examples:
     return sets.together([unanswerable(part, 0.5, SEED) for part in parts])
 
 
+def questions(name: str) -> list[Examples]:
+    """The SQuAD files whose names begin so."""
+    return [read_squad(path, reads=Answer.READS) for path in sorted(SQUAD.glob(f"{name}*"))]
+
+
 def shifts(which: slice) -> list[Examples]:
     rng = np.random.default_rng(SEED)
-    parts = [read_squad(path) for path in sorted(SQUAD.glob("shifts-*"))]
+    parts = questions("shifts-")
     return [part.take(np.sort(rng.permutation(len(part))[which])) for part in parts]
 
 

@@ -26,7 +26,7 @@ from toprune.tasks.rank import Rank, ranking
 if len(sys.argv) != 4:
     sys.exit(__doc__)
 dense, pruned, data = sys.argv[1:]
-candidates = load(data, task="rank", split="test")["test"]
+candidates = load(data, reads=Rank.READS, split="test")["test"]
 queries, documents = candidates.texts, candidates.pairs or []
 pairs = list(zip(queries, documents, strict=True))
 some = pairs[:64]  # to be timed

@@ -108,7 +108,7 @@ def reading(data: Data, kind: Task, glue: Glue | None, config: Any) -> dict[str,
     named = config is not None and kind.HEAD in ("sequence", "tokens")
     return {
         "source": data.source,
-        "task": kind.NAME,
+        "reads": kind.READS,
         "glue": glue,
         "columns": data.columns,
         "label_names": class_names(config) if named else None,
@@ -126,7 +126,7 @@ def sets_of(
     order = ("test", "validation") if glue is None else ("validation", "test")
     others = [sets[name] for name in order if name in sets and sets[name] is not train_set]
     if not others:
-        return split_validation(train_set, HELD_OUT, seed, task=kind.NAME)
+        return split_validation(train_set, HELD_OUT, seed, reads=kind.READS)
     return train_set, next((e for e in others if e.labels is not None), others[-1])
 
 

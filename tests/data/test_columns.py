@@ -3,6 +3,9 @@ import pytest
 from toprune.data.columns import Columns, choose_columns
 from toprune.data.examples import Examples, load
 from toprune.errors import UserError
+from toprune.tasks import TASKS
+from toprune.tasks.answer import Answer
+from toprune.tasks.classify import Classify
 
 
 @pytest.mark.parametrize(
@@ -22,7 +25,7 @@ from toprune.errors import UserError
 )
 def test_guessed_columns(others: str, text: str, pair: str | None, label: str):
     words = {name: name for name in [*others.split(), text, *filter(None, [pair])]}
-    found = load([words | {label: i} for i in (0, 1)], task="classify")["train"]
+    found = load([words | {label: i} for i in (0, 1)], reads=Classify.READS)["train"]
     assert found.texts == [text, text]
     assert found.pairs == (pair and [pair, pair])
     assert found.labels == [0, 1]
@@ -51,7 +54,7 @@ def test_guessed_columns(others: str, text: str, pair: str | None, label: str):
     ],
 )
 def test_guesses_of_the_tasks(task: str, present: str, expected: str):
-    found = choose_columns(Columns(), present.split(), task)
+    found = choose_columns(Columns(), present.split(), TASKS[task].READS)
     assert (found.text, found.pair, found.label) == tuple(
         None if name == "-" else name for name in expected.split()
     )
@@ -59,9 +62,9 @@ def test_guesses_of_the_tasks(task: str, present: str, expected: str):
 
 def test_half_named_pairs_are_completed():
     present = ["asked", "context", "passage", "answers"]
-    assert choose_columns(Columns("asked"), present, "answer").pair == "context"
+    assert choose_columns(Columns("asked"), present, Answer.READS).pair == "context"
     present = ["question", "body", "answers"]
-    assert choose_columns(Columns(pair="body"), present, "answer").text == "question"
+    assert choose_columns(Columns(pair="body"), present, Answer.READS).text == "question"
 
 
 @pytest.mark.parametrize(
@@ -85,20 +88,20 @@ def test_half_named_pairs_are_completed():
 )
 def test_columns_that_do_not_fit_the_task(task: str, columns: Columns, present: str, message: str):
     with pytest.raises(UserError, match=message):
-        choose_columns(columns, present.split(), task)
+        choose_columns(columns, present.split(), TASKS[task].READS)
 
 
 def test_named_columns():
     row = {"sentence1": "a", "sentence2": "b", "other": "c", "label": 0, "stars": 3}
     rows = [row, row | {"label": 1, "stars": 4}]
-    named = load(rows, task="classify", columns=Columns("sentence1", label="stars"))["train"]
+    named = load(rows, reads=Classify.READS, columns=Columns("sentence1", label="stars"))["train"]
     assert named == Examples(["a", "a"], labels=[3, 4])  # a named text has no guessed pair
-    pair = load(rows, task="classify", columns=Columns(pair="sentence2"))
+    pair = load(rows, reads=Classify.READS, columns=Columns(pair="sentence2"))
     assert pair["train"] == Examples(["a", "a"], ["b", "b"], [0, 1])
     with pytest.raises(UserError, match="no column 'stras'; columns here: sentence1, sentence2"):
-        load(rows, task="classify", columns=Columns(label="stras"))
+        load(rows, reads=Classify.READS, columns=Columns(label="stras"))
 
 
 def test_no_text_column():
     with pytest.raises(UserError, match=r"which column is the text.*columns here: body, label"):
-        load([{"body": "a", "label": 0}], task="classify")
+        load([{"body": "a", "label": 0}], reads=Classify.READS)

@@ -9,6 +9,11 @@ from hypothesis import strategies as st
 
 from toprune.data.examples import Examples, load, read_texts, split_validation
 from toprune.errors import UserError
+from toprune.tasks import TASKS
+from toprune.tasks.classify import Classify
+from toprune.tasks.embed import Embed
+from toprune.tasks.rank import Rank
+from toprune.tasks.tags import Tags
 
 ROWS = [
     {"text": 'He said "no", twice', "label": 0},
@@ -23,13 +28,13 @@ ROWS = [
 def test_text_column_missing_in_one_set():
     sets = {"train": ROWS, "test": [{"body": "a", "label": 0}]}
     with pytest.raises(UserError, match="the test set has no column 'text'; columns there: body"):
-        load(sets, task="classify")
+        load(sets, reads=Classify.READS)
 
 
 def test_labels_may_be_missing():
     texts = [{"text": "a"}, {"text": "b"}]
-    assert load(texts, task="classify")["train"] == Examples(["a", "b"])
-    found = load({"train": ROWS, "test": texts}, task="classify")
+    assert load(texts, reads=Classify.READS)["train"] == Examples(["a", "b"])
+    found = load({"train": ROWS, "test": texts}, reads=Classify.READS)
     assert found["train"].labels == [0, 1, 1]
     assert found["test"].labels is None
 
@@ -38,7 +43,8 @@ def test_labels_may_be_missing():
 
 
 def test_numbers_are_texts():
-    found = load([{"text": 7, "label": 0}, {"text": 1.5, "label": 1}], task="classify")["train"]
+    rows = [{"text": 7, "label": 0}, {"text": 1.5, "label": 1}]
+    found = load(rows, reads=Classify.READS)["train"]
     assert found.texts == ["7", "1.5"]
 
 
@@ -52,30 +58,31 @@ def test_empty_texts_are_named(nothing: Any):
     )
     for source in (rows, pd.DataFrame(rows)):
         with pytest.raises(UserError, match=message):
-            load(source, task="classify")
+            load(source, reads=Classify.READS)
 
 
 def test_lists_are_not_texts():
     with pytest.raises(UserError, match="holds a list in row 1, not a text"):
-        load([{"text": ["a", "b"], "label": 0}], task="classify")
+        load([{"text": ["a", "b"], "label": 0}], reads=Classify.READS)
 
 
 @pytest.mark.parametrize("nothing", [None, [], ["", " "], "  "])
 def test_empty_lists_of_words(nothing: Any):
     rows = [{"tokens": ["a", ""], "tags": ["O", "B"]}, {"tokens": nothing, "tags": []}]
     with pytest.raises(UserError, match="column 'tokens' is empty in row 2"):
-        load(rows, task="tokens")
+        load(rows, reads=Tags.READS)
 
 
 def test_texts_alone():
     rows = [{"query": "q", "document": "d", "label": 1}]
-    assert read_texts(rows, task="rank") == [("q", "d")]
+    assert read_texts(rows, reads=Rank.READS) == [("q", "d")]
     rows = [{"sentence1": "a", "sentence2": "b"}, {"sentence1": "c", "sentence2": "d"}]
-    assert read_texts(rows, task="embed") == ["a", "c", "b", "d"]  # each has a vector of its own
-    assert read_texts([{"tokens": ["a", 7], "tags": "broken"}], task="tokens") == [["a", "7"]]
+    # each has a vector of its own
+    assert read_texts(rows, reads=Embed.READS) == ["a", "c", "b", "d"]
+    assert read_texts([{"tokens": ["a", 7], "tags": "broken"}], reads=Tags.READS) == [["a", "7"]]
     rows = [{"text": "a"}, {"text": None}]
     with pytest.warns(UserWarning, match="1 of 2 rows of the train set"):
-        assert read_texts(rows, skip_bad_rows=True) == ["a"]
+        assert read_texts(rows, reads=Classify.READS, skip_bad_rows=True) == ["a"]
 
 
 # Bad rows
@@ -156,25 +163,25 @@ def test_bad_rows_are_told_or_left_out(task: str):
     rows, good, told = BAD[task]
     bad = len(rows) - len(good)
     with pytest.raises(UserError) as error:
-        load(rows, task=task)
+        load(rows, reads=TASKS[task].READS)
     start, end = ("1 bad row", "mend it") if bad == 1 else (f"{bad} bad rows", "mend them")
     assert str(error.value).startswith(f"{start}: {told}; {end}, or go on without")
     assert str(error.value).endswith("--skip-bad-rows")
     with pytest.warns(UserWarning, match="left out") as warned:
-        found = load(rows, task=task, skip_bad_rows=True)
+        found = load(rows, reads=TASKS[task].READS, skip_bad_rows=True)
     said = f"{bad} of {len(rows)} rows of the train set are bad and left out: {told}"
     assert [str(w.message) for w in warned] == [said]
     # The classes, too, are those of the good rows alone.
-    assert found == load([rows[row] for row in good], task=task)
+    assert found == load([rows[row] for row in good], reads=TASKS[task].READS)
 
 
 def test_bad_rows_of_several_sets():
     sets = {"train": [*ROWS, {"text": "a"}], "test": [{"text": "", "label": 1}, *ROWS]}
     message = "2 bad rows: no label in row 4 of the train set; column 'text' is empty in row 1 of "
     with pytest.raises(UserError, match=f"{message}the test set"):
-        load(sets, task="classify")
+        load(sets, reads=Classify.READS)
     with pytest.warns(UserWarning, match="1 of 4 rows") as warned:
-        found = load(sets, task="classify", skip_bad_rows=True)
+        found = load(sets, reads=Classify.READS, skip_bad_rows=True)
     assert len(warned) == 2
     assert {len(examples) for examples in found.values()} == {3}
 
@@ -182,13 +189,13 @@ def test_bad_rows_of_several_sets():
 def test_a_set_of_bad_rows_alone_is_refused():
     rows = [{"tokens": ["a", "b"], "tags": ["x"]}, {"tokens": ["a", "b"], "tags": ["y"]}]
     with pytest.raises(UserError, match="no row of the train set is left: 2 words but 1 tags"):
-        load(rows, task="tokens", skip_bad_rows=True)
+        load(rows, reads=Tags.READS, skip_bad_rows=True)
 
 
 def test_columns_of_another_task_are_refused_in_any_case():
     rows = [{"text": "a", "label": 0.5}, {"text": "b", "label": 1}]
     with pytest.raises(UserError, match="task regress"):
-        load(rows, task="classify", skip_bad_rows=True)
+        load(rows, reads=Classify.READS, skip_bad_rows=True)
 
 
 # Examples
@@ -274,10 +281,10 @@ def test_split_keeps_groups_whole(task: str, groups: list[int], share: float, se
     examples = Examples(texts, pairs, [0.0] * len(rows))
     if len(set(groups)) == 1:
         with pytest.raises(UserError, match="give a validation set"):
-            split_validation(examples, share, seed, task=task)
+            split_validation(examples, share, seed, reads=TASKS[task].READS)
         return
-    parts = split_validation(examples, share, seed, task=task)
-    assert parts == split_validation(examples, share, seed, task=task)
+    parts = split_validation(examples, share, seed, reads=TASKS[task].READS)
+    assert parts == split_validation(examples, share, seed, reads=TASKS[task].READS)
     kept, aside = [part.texts if task == "rank" else part.pairs for part in parts]
     assert kept
     assert aside
@@ -297,4 +304,4 @@ def test_split_keeps_groups_whole(task: str, groups: list[int], share: float, se
     ],
 )
 def test_split_of_the_other_tasks(examples: Examples):
-    assert [len(part) for part in split_validation(examples, 0.1, 0, task="embed")] == [18, 2]
+    assert [len(part) for part in split_validation(examples, 0.1, 0, reads=Embed.READS)] == [18, 2]

@@ -10,6 +10,9 @@ import pytest
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples, load
 from toprune.errors import UserError
+from toprune.tasks import TASKS
+from toprune.tasks.classify import Classify
+from toprune.tasks.tags import Tags
 
 ROWS = [
     {"text": 'He said "no", twice', "label": 0},
@@ -54,7 +57,7 @@ def splits(**parts: datasets.Dataset) -> datasets.DatasetDict:
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_files(tmp_path: Path, ending: str, packed: str):
-    found = load(write(tmp_path / f"set{ending}{packed}", ROWS), task="classify")
+    found = load(write(tmp_path / f"set{ending}{packed}", ROWS), reads=Classify.READS)
     assert found == {"train": Examples(TEXTS, labels=[0, 1, 1])}
 
 
@@ -63,44 +66,45 @@ def test_file_without_header(tmp_path: Path, ending: str):
     path = tmp_path / f"cola{ending}"
     comma = {".csv": ",", ".tsv": "\t"}[ending]
     path.write_text("".join(comma.join(line) + "\n" for line in ["g1ab", "g0cd"]))
-    found = load(path, task="classify", columns=Columns(text="2", label="1"))["train"]
+    found = load(path, reads=Classify.READS, columns=Columns(text="2", label="1"))["train"]
     assert found == Examples(["a", "c"], labels=[1, 0])
 
 
 def test_json_with_one_record_per_line(tmp_path: Path):
     path = tmp_path / "set.json"
     path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n\n")
-    assert load(str(path), task="classify")["train"].texts == TEXTS
+    assert load(str(path), reads=Classify.READS)["train"].texts == TEXTS
 
 
 def test_bom_blank_lines_and_line_breaks_in_quotes(tmp_path: Path):
     path = tmp_path / "set.csv"
     path.write_bytes(b'\xef\xbb\xbftext,label\r\n"a\nb",0\r\n\r\nc,1\r\n')
-    assert load(path, task="classify")["train"].texts == ["a\nb", "c"]
+    assert load(path, reads=Classify.READS)["train"].texts == ["a\nb", "c"]
 
 
 def test_long_cells(tmp_path: Path):
     rows = [{"text": "w " * 100_000, "label": 0}, {"text": "w", "label": 1}]
     assert (
-        load(write(tmp_path / "set.csv", rows), task="classify")["train"].texts[0] == "w " * 100_000
+        load(write(tmp_path / "set.csv", rows), reads=Classify.READS)["train"].texts[0]
+        == "w " * 100_000
     )
 
 
 def test_parquet_keeps_class_names(tmp_path: Path):
     path = tmp_path / "set.parquet"
     dataset(ROWS, ["no", "yes"]).to_parquet(path)
-    assert load(path, task="classify")["train"].label_names == ["no", "yes"]
+    assert load(path, reads=Classify.READS)["train"].label_names == ["no", "yes"]
 
 
 @pytest.mark.parametrize(
     "make", [list, dataset, pd.DataFrame, lambda rows: (dict(row) for row in rows)]
 )
 def test_objects(make):
-    assert load(make(ROWS), task="classify") == {"train": Examples(TEXTS, labels=[0, 1, 1])}
+    assert load(make(ROWS), reads=Classify.READS) == {"train": Examples(TEXTS, labels=[0, 1, 1])}
 
 
 # Of every task: rows with lists, the same rows as a CSV file can hold them, and what they are.
-TASKS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], Examples]] = {
+CASES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], Examples]] = {
     "multilabel": (
         [{"text": "u", "labels": ["b", "a"]}, {"text": "v", "labels": ["b"]}],
         [{"text": "u", "labels": "b|a"}, {"text": "v", "labels": "b"}],
@@ -136,22 +140,23 @@ TASKS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], Examples]] = 
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".json.gz", ".parquet"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", CASES)
 def test_files_of_the_tasks(tmp_path: Path, task: str, ending: str):
-    rows, plain, expected = TASKS[task]
+    rows, plain, expected = CASES[task]
     path = write(tmp_path / f"set{ending}", plain if ending in (".csv", ".tsv") else rows)
-    assert load(path, task=task) == {"train": expected}
+    assert load(path, reads=TASKS[task].READS) == {"train": expected}
 
 
 @pytest.mark.parametrize("make", [list, dataset, pd.DataFrame])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", CASES)
 def test_objects_of_the_tasks(task: str, make: Any):
-    rows, _, expected = TASKS[task]
-    assert load(make(rows), task=task) == {"train": expected}
+    rows, _, expected = CASES[task]
+    assert load(make(rows), reads=TASKS[task].READS) == {"train": expected}
 
 
 def test_dataset_with_a_format():
-    assert load(dataset(ROWS).with_format("numpy"), task="classify")["train"].labels == [0, 1, 1]
+    made = dataset(ROWS).with_format("numpy")
+    assert load(made, reads=Classify.READS)["train"].labels == [0, 1, 1]
 
 
 def test_dataset_dict_and_mapping(tmp_path: Path):
@@ -159,23 +164,23 @@ def test_dataset_dict_and_mapping(tmp_path: Path):
     made = splits(
         train=dataset(ROWS), dev=dataset(ROWS), test=dataset(ROWS), unsupervised=dataset(ROWS)
     )
-    assert load(made, task="classify") == expected
+    assert load(made, reads=Classify.READS) == expected
     mixed = {"train": ROWS, "val": pd.DataFrame(ROWS), "test": write(tmp_path / "x.csv", ROWS)}
-    assert load(mixed, task="classify") == expected
+    assert load(mixed, reads=Classify.READS) == expected
 
 
 def test_saved_directories(tmp_path: Path):
     dataset(ROWS, ["no", "yes"]).save_to_disk(tmp_path / "one")
     splits(train=dataset(ROWS), test=dataset(ROWS)).save_to_disk(tmp_path / "two")
-    assert load(tmp_path / "one", task="classify")["train"].label_names == ["no", "yes"]
-    assert list(load(str(tmp_path / "two"), task="classify")) == ["train", "test"]
+    assert load(tmp_path / "one", reads=Classify.READS)["train"].label_names == ["no", "yes"]
+    assert list(load(str(tmp_path / "two"), reads=Classify.READS)) == ["train", "test"]
 
 
 def test_directory_of_files(tmp_path: Path):
     for name in ("train.tsv", "dev.jsonl.gz", "test.csv", "notes.csv"):
         write(tmp_path / name, ROWS)
     (tmp_path / "train.txt").write_text("not data")
-    found = load(tmp_path, task="classify")
+    found = load(tmp_path, reads=Classify.READS)
     assert list(found) == ["train", "validation", "test"]
     assert found["validation"].texts == TEXTS
 
@@ -198,16 +203,16 @@ def test_a_word_per_line(tmp_path: Path, content: str, ending: str, packed: str)
     path = tmp_path / f"train{ending}{packed}"
     path.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
     expected = Examples([["EU", "rejects"], ["Don't"]], None, [[0, 1], [1]], ["B-ORG", "O"])
-    assert load(path, task="tokens") == load(tmp_path, task="tokens") == {"train": expected}
+    assert load(path, reads=Tags.READS) == load(tmp_path, reads=Tags.READS) == {"train": expected}
 
 
 def test_words_alone_and_words_with_blanks(tmp_path: Path):
     (tmp_path / "set.conll").write_text("EU\nrejects\n\nall\n")
-    assert load(tmp_path / "set.conll", task="tokens")["train"] == Examples(
+    assert load(tmp_path / "set.conll", reads=Tags.READS)["train"] == Examples(
         [["EU", "rejects"], ["all"]]
     )
     (tmp_path / "set.bio").write_text("New York\tB\n\u00a0x\u2028y\tO\n")
-    assert load(tmp_path / "set.bio", task="tokens")["train"].texts == [["New York", "x\u2028y"]]
+    assert load(tmp_path / "set.bio", reads=Tags.READS)["train"].texts == [["New York", "x\u2028y"]]
 
 
 @pytest.mark.parametrize("names", [["train.csv", "train.jsonl"], ["dev.csv", "valid.csv"]])
@@ -215,7 +220,7 @@ def test_two_files_for_one_set(tmp_path: Path, names: list[str]):
     for name in names:
         write(tmp_path / name, ROWS)
     with pytest.raises(UserError, match=f"two .* sets: {', '.join(names)}; keep one"):
-        load(tmp_path, task="classify")
+        load(tmp_path, reads=Classify.READS)
 
 
 def test_directory_that_datasets_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -223,7 +228,7 @@ def test_directory_that_datasets_knows(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "repo" / "data").mkdir(parents=True)
     for split in ("train", "validation"):
         dataset(ROWS).to_parquet(tmp_path / "repo" / "data" / f"{split}-00000-of-00001.parquet")
-    found = load(tmp_path / "repo", task="classify")
+    found = load(tmp_path / "repo", reads=Classify.READS)
     assert {name: part.texts for name, part in found.items()} == {
         "train": TEXTS,
         "validation": TEXTS,
@@ -238,20 +243,20 @@ def test_hub_name_with_config(monkeypatch: pytest.MonkeyPatch):
         return splits(train=dataset(ROWS))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    load("nyu-mll/glue:mrpc", task="classify")
-    load("stanfordnlp/imdb", task="classify")
+    load("nyu-mll/glue:mrpc", reads=Classify.READS)
+    load("stanfordnlp/imdb", reads=Classify.READS)
     assert asked == [("nyu-mll/glue", "mrpc"), ("stanfordnlp/imdb", None)]
 
 
 def test_one_split(tmp_path: Path):
     path = write(tmp_path / "reviews.csv", ROWS)
     made = splits(train=dataset(ROWS), unsupervised=dataset(ROWS))
-    assert list(load(path, task="classify", split="test")) == ["test"]
-    assert list(load(path, task="classify", split="dev")) == ["validation"]
-    assert list(load(made, task="classify", split="train")) == ["train"]
-    assert list(load(made, task="classify", split="unsupervised")) == ["unsupervised"]
+    assert list(load(path, reads=Classify.READS, split="test")) == ["test"]
+    assert list(load(path, reads=Classify.READS, split="dev")) == ["validation"]
+    assert list(load(made, reads=Classify.READS, split="train")) == ["train"]
+    assert list(load(made, reads=Classify.READS, split="unsupervised")) == ["unsupervised"]
     with pytest.raises(UserError, match="no test set; the source has: train, unsupervised"):
-        load(made, task="classify", split="test")
+        load(made, reads=Classify.READS, split="test")
 
 
 # Bad sources
@@ -260,7 +265,7 @@ def test_one_split(tmp_path: Path):
 @pytest.mark.parametrize("name", ["no.csv", "data/no.csv", "nowhere", "/no/such/place", "a b/c"])
 def test_missing_file(name: str):
     with pytest.raises(UserError, match=f"no file or directory '{name}'; check the path"):
-        load(name, task="classify")
+        load(name, reads=Classify.READS)
 
 
 def test_missing_file_in_a_directory_is_not_looked_up_on_the_hub(
@@ -269,18 +274,18 @@ def test_missing_file_in_a_directory_is_not_looked_up_on_the_hub(
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no file or directory"):
-        load("data/train", task="classify")
+        load("data/train", reads=Classify.READS)
 
 
 def test_hub_name_that_fails():
     with pytest.raises(UserError, match=r"cannot load the data set 'no-such/thing'.*give a file"):
-        load("no-such/thing", task="classify")
+        load("no-such/thing", reads=Classify.READS)
 
 
 def test_unknown_ending(tmp_path: Path):
     (tmp_path / "set.xlsx").write_text("x")
     with pytest.raises(UserError, match=r"unknown ending '.xlsx'; known: .csv .tsv .jsonl"):
-        load(tmp_path / "set.xlsx", task="classify")
+        load(tmp_path / "set.xlsx", reads=Classify.READS)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +309,7 @@ def test_unknown_ending(tmp_path: Path):
 def test_broken_file(tmp_path: Path, name: str, content: bytes, reason: str):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=f"not a good .*{reason}") as caught:
-        load(tmp_path / name, task="classify")
+        load(tmp_path / name, reads=Classify.READS)
     assert "\n" not in str(caught.value)
 
 
@@ -323,10 +328,10 @@ def test_broken_file(tmp_path: Path, name: str, content: bytes, reason: str):
 )
 def test_bad_objects(source: Any, message: str):
     with pytest.raises(UserError, match=message):
-        load(source, task="classify")
+        load(source, reads=Classify.READS)
 
 
 def test_split_that_is_a_directory_of_splits(tmp_path: Path):
     write(tmp_path / "train.csv", ROWS)
     with pytest.raises(UserError, match="holds several splits"):
-        load({"train": tmp_path}, task="classify")
+        load({"train": tmp_path}, reads=Classify.READS)

@@ -15,13 +15,22 @@ from support import synthetic
 from support.models import make_model, make_tokenizer
 from toprune import cli
 from toprune.api import FINETUNE, Data
+from toprune.data import glue
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples
-from toprune.data.glue import GLUE, SHORT, as_reported, find, load_glue, load_texts, recipe_of
+from toprune.data.glue import GLUE, SHORT, as_reported, find, load_texts, recipe_of
 from toprune.errors import UserError
 from toprune.methods.top import Top
 from toprune.tasks import TASKS
+from toprune.tasks.classify import Classify
 from toprune.training.learner import Training
+
+
+def load_glue(name: str, source: Any = None, **options: Any) -> dict[str, Examples]:
+    known = find(name)
+    reads = TASKS[known.kind if known else "classify"].READS
+    return glue.load_glue(name, source, reads=reads, **options)
+
 
 # The official files, a few rows of each: quotation marks that open and never close, letters beyond
 # ASCII, the byte order mark of MRPC, CoLA without a header.
@@ -379,9 +388,10 @@ def test_columns_that_do_not_fit(name: str, row: dict[str, Any], told: str):
 
 def test_texts_alone(tmp_path: Path):
     write(tmp_path, OFFICIAL["cola"][0])
-    assert load_texts(tmp_path, glue=GLUE["cola"]) == ["Them left.", "They left."]
+    found = load_texts(tmp_path, reads=Classify.READS, glue=GLUE["cola"])
+    assert found == ["Them left.", "They left."]
     write(tmp_path / "RTE", OFFICIAL["rte"][0])
-    assert load_texts(tmp_path, glue=GLUE["rte"]) == [("a", "b"), ("c", "d")]
+    assert load_texts(tmp_path, reads=Classify.READS, glue=GLUE["rte"]) == [("a", "b"), ("c", "d")]
 
 
 # -- recipes and metrics ---------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from toprune.run.bulk import score_file
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.manifest import Sheet
+from toprune.tasks.classify import Classify
 from toprune.training.learner import Training
 
 SIDE, PATCH = 32, 8
@@ -324,11 +325,11 @@ IMAGES = Columns(images=True)
 
 def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "some.csv", write_files(tmp_path / "own", 6, 0))
-    found = load(path, task="classify", columns=IMAGES, label_names=NAMES)["train"]
+    found = load(path, reads=Classify.READS, columns=IMAGES, label_names=NAMES)["train"]
     assert found.texts[0] == str(tmp_path / "own/0-0.png")
     assert found.labels == squares(6, 0)[1]
     named = Columns(text="image", label="label", images=True)
-    assert load(path, task="classify", columns=named)["train"].texts == found.texts
+    assert load(path, reads=Classify.READS, columns=named)["train"].texts == found.texts
 
 
 def test_paths_that_lead_nowhere_are_bad_rows(tmp_path: Path) -> None:
@@ -337,21 +338,21 @@ def test_paths_that_lead_nowhere_are_bad_rows(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "some.csv", rows)
     says = r"a file that is not there in row 3 .*lost\.png.*'image' is empty in row 5"
     with pytest.raises(UserError, match=says):
-        load(path, task="classify", columns=IMAGES)
+        load(path, reads=Classify.READS, columns=IMAGES)
     with pytest.warns(UserWarning, match="2 of 6 rows"):
-        kept = load(path, task="classify", columns=IMAGES, skip_bad_rows=True)["train"]
+        kept = load(path, reads=Classify.READS, columns=IMAGES, skip_bad_rows=True)["train"]
     assert [Path(text).name for text in kept.texts] == [f"0-{i}.png" for i in (0, 1, 3, 5)]
 
 
 def test_texts_for_a_model_of_images() -> None:
     rows = [{"text": f"w{i}", "label": i % 2} for i in range(4)]
     with pytest.raises(UserError, match=r"which column is the image\?.*columns here: text, label"):
-        load(rows, task="classify", columns=IMAGES)
+        load(rows, reads=Classify.READS, columns=IMAGES)
     rows = [{"image": [1, 2], "label": i % 2} for i in range(4)]
     with pytest.raises(UserError, match=r"'image' of the train set holds a list .*not an image"):
-        load(rows, task="classify", columns=IMAGES)
+        load(rows, reads=Classify.READS, columns=IMAGES)
     with pytest.raises(UserError, match="an image"):
-        load(rows, task="classify", columns=Columns("image", "label", images=True))
+        load(rows, reads=Classify.READS, columns=Columns("image", "label", images=True))
 
 
 def test_images_of_datasets_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +369,7 @@ def test_images_of_datasets_and_folders(tmp_path: Path, monkeypatch: pytest.Monk
     rows = [{"img": image, "label": NAMES[i]} for image, i in zip(images, labels, strict=True)]
     sources.append(rows)
     for source in sources:
-        found = load(source, task="classify", columns=IMAGES, label_names=NAMES)["train"]
+        found = load(source, reads=Classify.READS, columns=IMAGES, label_names=NAMES)["train"]
         assert found.labels == labels
         given = reader.batch(reader.encode(found.texts))["pixel_values"]
         np.testing.assert_array_equal(given, wanted)
@@ -379,7 +380,7 @@ def test_images_of_datasets_and_folders(tmp_path: Path, monkeypatch: pytest.Monk
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(folder / f"{len(list(folder.iterdir()))}.png")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    tree = load(tmp_path / "tree", task="classify", columns=IMAGES, label_names=NAMES)
+    tree = load(tmp_path / "tree", reads=Classify.READS, columns=IMAGES, label_names=NAMES)
     assert tree.keys() == {"train", "test"}
     assert sorted(tree["test"].labels or []) == sorted(labels)
 

@@ -10,6 +10,13 @@ from hypothesis import strategies as st
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples, load
 from toprune.errors import UserError
+from toprune.tasks import TASKS
+from toprune.tasks.answer import Answer
+from toprune.tasks.classify import Classify
+from toprune.tasks.embed import Embed
+from toprune.tasks.multilabel import Multilabel
+from toprune.tasks.rank import Rank
+from toprune.tasks.tags import Tags
 
 ABC = ["a", "b", "c"]
 ROWS = [
@@ -26,7 +33,7 @@ def dataset(rows: list[dict[str, Any]], classes: list[str] | None = None) -> dat
 
 def labels(cells: list[Any], task: str = "classify", **options: Any) -> Examples:
     rows = [{"text": f"w{i}", "label": cell} for i, cell in enumerate(cells)]
-    return load(rows, task=task, **options)["train"]
+    return load(rows, reads=TASKS[task].READS, **options)["train"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,7 @@ def test_names_are_sorted_over_all_sets():
         name: [{"text": "a", "label": c} for c in cs]
         for name, cs in {"train": "cb", "test": "ab"}.items()
     }
-    found = load(rows, task="classify")
+    found = load(rows, reads=Classify.READS)
     assert found["train"].labels == [2, 1]
     assert found["test"].labels == [0, 1]
     assert found["test"].label_names == found["train"].label_names == ["a", "b", "c"]
@@ -74,10 +81,10 @@ def test_names_of_the_model_win():
 
 def test_names_of_the_data_set_are_matched_with_the_model():
     made = dataset(ROWS, ["no", "yes"])
-    assert load(made, task="classify", label_names=["Yes", "No"])["train"].labels == [1, 0, 0]
+    assert load(made, reads=Classify.READS, label_names=["Yes", "No"])["train"].labels == [1, 0, 0]
     # Other words for the same ids: the ids are all that can be meant.
-    assert load(made, task="classify", label_names=["NEG", "POS"])["train"].labels == [0, 1, 1]
-    assert load(made, task="classify", label_names=["NEG", "POS"])["train"].label_names == [
+    assert load(made, reads=Classify.READS, label_names=["NEG", "POS"])["train"].labels == [0, 1, 1]
+    assert load(made, reads=Classify.READS, label_names=["NEG", "POS"])["train"].label_names == [
         "NEG",
         "POS",
     ]
@@ -96,7 +103,7 @@ def test_numbers_for_regression():
 @pytest.mark.parametrize("task", ["classify", "regress"])
 def test_a_set_without_any_label_is_unlabelled(task: str, nothing: Any):
     sets = {"train": ROWS, "test": [{"text": "a", "label": nothing}] * 2}
-    found = load(sets, task=task)
+    found = load(sets, reads=TASKS[task].READS)
     assert found["train"].labels == [0, 1, 1]
     assert found["test"].labels is None
     assert labels([nothing, nothing], task=task) == Examples(["w0", "w1"])
@@ -135,7 +142,7 @@ def test_class_label_with_gaps_is_refused():
     with pytest.raises(UserError, match="label -1 in row 2"):
         load(
             dataset([*ROWS[:1], {"text": "a", "label": -1}, *ROWS[1:]], ["no", "yes"]),
-            task="classify",
+            reads=Classify.READS,
         )
 
 
@@ -184,20 +191,21 @@ def test_one_column_for_each_class():
         {"text": "w", "a": 0, "b": "0", "c": True},
     ]
     columns = Columns(label="a, b,c")
-    found = load(rows, task="multilabel", columns=columns)["train"]
+    found = load(rows, reads=Multilabel.READS, columns=columns)["train"]
     assert (found.labels, found.label_names) == (IDS, ["a", "b", "c"])
-    turned = load(rows, task="multilabel", columns=columns, label_names=["C", "B", "A"])["train"]
+    named: Any = {"columns": columns, "label_names": ["C", "B", "A"]}
+    turned = load(rows, reads=Multilabel.READS, **named)["train"]
     assert (turned.labels, turned.label_names) == ([[1, 2], [], [0]], ["C", "B", "A"])
     rows[1]["b"] = "maybe"
     with pytest.raises(UserError, match="no 0 or 1 of 'b' in row 2 of the train set"):
-        load(rows, task="multilabel", columns=columns)
+        load(rows, reads=Multilabel.READS, columns=columns)
     with pytest.raises(UserError, match="no column 'd'; columns here: text, a, b, c"):
-        load(rows, task="multilabel", columns=Columns(label="a,d"))
+        load(rows, reads=Multilabel.READS, columns=Columns(label="a,d"))
 
 
 def test_columns_for_classes_without_a_header(tmp_path: Path):
     (tmp_path / "set.csv").write_text("u,1,0\nv,1,1\n")
-    found = load(tmp_path / "set.csv", task="multilabel", columns=Columns("0", label="1,2"))
+    found = load(tmp_path / "set.csv", reads=Multilabel.READS, columns=Columns("0", label="1,2"))
     assert found["train"].labels == [[0], [0, 1]]
 
 
@@ -208,9 +216,9 @@ def test_class_names_inside_lists(tmp_path: Path):
     made = made.cast_column("labels", datasets.List(datasets.ClassLabel(names=["no", "yes"])))
     made.to_parquet(tmp_path / "set.parquet")
     for source in (made, tmp_path / "set.parquet"):
-        found = load(source, task="multilabel")["train"]
+        found = load(source, reads=Multilabel.READS)["train"]
         assert (found.labels, found.label_names) == ([[0, 1], []], ["no", "yes"])
-        turned = load(source, task="multilabel", label_names=["YES", "NO"])["train"]
+        turned = load(source, reads=Multilabel.READS, label_names=["YES", "NO"])["train"]
         assert turned.labels == [[0, 1], []]
 
 
@@ -219,7 +227,7 @@ def test_unlabelled_lists():
         "train": [{"text": "u", "labels": ["a"]}, {"text": "v", "labels": ["b"]}],
         "test": [{"text": "w", "labels": None}],
     }
-    assert load(sets, task="multilabel")["test"] == Examples(["w"], label_names=["a", "b"])
+    assert load(sets, reads=Multilabel.READS)["test"] == Examples(["w"], label_names=["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -245,7 +253,7 @@ def test_bad_lists(cells: list, message: str):
 def tags(cells: list[Any], words: Any = None, **options: Any) -> Examples:
     words = words or [["a", "b"], ["c"]]
     rows = [{"tokens": w, "tags": cell} for w, cell in zip(words, cells, strict=True)]
-    return load(rows, task="tokens", **options)["train"]
+    return load(rows, reads=Tags.READS, **options)["train"]
 
 
 @pytest.mark.parametrize("cells", [[["O", "B-X"], ["I-X"]], ["O  B-X", "I-X"]])
@@ -266,8 +274,8 @@ def test_tags_of_the_model():
 def test_tag_names_inside_lists():
     made = datasets.Dataset.from_list([{"tokens": ["a", "b"], "ner_tags": [0, 1]}])
     made = made.cast_column("ner_tags", datasets.List(datasets.ClassLabel(names=["O", "B-X"])))
-    assert load(made, task="tokens")["train"].label_names == ["O", "B-X"]
-    assert load(made, task="tokens", label_names=["B-X", "O"])["train"].labels == [[1, 0]]
+    assert load(made, reads=Tags.READS)["train"].label_names == ["O", "B-X"]
+    assert load(made, reads=Tags.READS, label_names=["B-X", "O"])["train"].labels == [[1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -290,14 +298,15 @@ def test_bad_tags(cells: list, message: str):
 @pytest.mark.parametrize("task", ["rank", "embed"])
 def test_numbers_of_pairs(task: str):
     rows = [{"query": "q", "document": d, "label": c} for d, c in (("a", "1"), ("b", 0.5))]
-    assert load(rows, task=task)["train"] == Examples(["q", "q"], ["a", "b"], [1.0, 0.5])
+    found = load(rows, reads=TASKS[task].READS)["train"]
+    assert found == Examples(["q", "q"], ["a", "b"], [1.0, 0.5])
 
 
 def test_relevance_is_not_below_zero():
     rows = [{"query": "q", "document": "d", "label": c} for c in (1, -2)]
     with pytest.raises(UserError, match="label -2 in row 2 of the train set is below 0"):
-        load(rows, task="rank")
-    assert load(rows, task="embed")["train"].labels == [1.0, -2.0]
+        load(rows, reads=Rank.READS)
+    assert load(rows, reads=Embed.READS)["train"].labels == [1.0, -2.0]
 
 
 # Answers
@@ -311,7 +320,7 @@ def answers(cells: list[Any], **others: list[Any]) -> Examples:
         | {name: column[i] for name, column in others.items()}
         for i, cell in enumerate(cells)
     ]
-    return load(rows, task="answer")["train"]
+    return load(rows, reads=Answer.READS)["train"]
 
 
 @pytest.mark.parametrize(
@@ -379,24 +388,25 @@ def test_spans_that_are_there_are_found(context: str, data: st.DataObject):
     if not text.strip():
         return
     rows: list[dict[str, Any]] = [{"question": "q", "context": context, "answers": text}]
-    labels = load(rows, task="answer")["train"].labels
+    labels = load(rows, reads=Answer.READS)["train"].labels
     assert labels is not None
     ((found, place),) = labels[0]
     assert found == text.strip()
     assert context.startswith(found, place)
     rows[0]["answer_start"] = start
-    assert load(rows, task="answer")["train"].labels == [[(text, start)]]
+    assert load(rows, reads=Answer.READS)["train"].labels == [[(text, start)]]
 
 
 def test_classes_of_the_data_may_be_some_of_the_models():
     """A set with two of three classes: by name, not by its own numbers."""
     rows = [{"text": "w1", "b": 1, "a": 0}, {"text": "w2", "b": 0, "a": 1}]
-    found = load(rows, task="multilabel", columns=Columns("text", None, "b,a"), label_names=ABC)
+    columns = Columns("text", None, "b,a")
+    found = load(rows, reads=Multilabel.READS, columns=columns, label_names=ABC)
     assert found["train"].labels == [[1], [0]]
     with pytest.raises(UserError, match="d are none of the model's"):
         load(
             [row | {"d": 1} for row in rows],
-            task="multilabel",
+            reads=Multilabel.READS,
             columns=Columns("text", None, "b,d"),
             label_names=ABC,
         )

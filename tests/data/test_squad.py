@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from toprune.data.examples import Examples, load
 from toprune.data.squad import is_squad, read_squad, unanswerable
 from toprune.errors import UserError
+from toprune.tasks.answer import Answer
 
 ROME, TROY, NOON = "Rome burned in July.", "Troy burned, too.", "It was noon."
 
@@ -60,12 +61,12 @@ def test_v1(name: str, tmp_path: Path):
         articles=["Fires", "Fires", "Fires", "Hours"],
     )
     assert is_squad(path)
-    assert read_squad(path) == expected
-    assert load(path, task="answer") == {"train": expected}
+    assert read_squad(path, reads=Answer.READS) == expected
+    assert load(path, reads=Answer.READS) == {"train": expected}
 
 
 def test_v2(tmp_path: Path):
-    found = read_squad(write(tmp_path / "dev-v2.0.json", V2))
+    found = read_squad(write(tmp_path / "dev-v2.0.json", V2), reads=Answer.READS)
     assert found.labels == [[("Rome", 0)], []]
     assert found.articles == [0, 0]
 
@@ -74,20 +75,21 @@ def test_folder_of_official_files(tmp_path: Path):
     write(tmp_path / "train-v1.1.json", V1)
     write(tmp_path / "dev-v1.1.json.gz", V2)
     write(tmp_path / "half-dev-v2.0.json", V2)
-    found = load(tmp_path, task="answer")
+    found = load(tmp_path, reads=Answer.READS)
     assert {name: len(examples) for name, examples in found.items()} == {
         "train": 4,
         "validation": 2,
     }
     write(tmp_path / "train-v2.0.json", V2)
     with pytest.raises(UserError, match=r"two train sets: train-v1.1.json, train-v2.0.json; keep"):
-        load(tmp_path, task="answer")
+        load(tmp_path, reads=Answer.READS)
 
 
 def test_questions_alone(tmp_path: Path):
     asked = question("Where?")
     del asked["answers"]
-    assert read_squad(write(tmp_path / "test.json", [article("A", rome=[asked])])).labels is None
+    path = write(tmp_path / "test.json", [article("A", rome=[asked])])
+    assert read_squad(path, reads=Answer.READS).labels is None
 
 
 @pytest.mark.parametrize(
@@ -103,16 +105,16 @@ def test_other_files(name: str, content: str, tmp_path: Path):
     (tmp_path / name).write_text(content)
     assert not is_squad(tmp_path / name)
     with pytest.raises(UserError, match="is not a SQuAD file"):
-        read_squad(tmp_path / name)
+        read_squad(tmp_path / name, reads=Answer.READS)
 
 
 def test_wrong_spans_are_counted(tmp_path: Path):
     bad = [article("A", rome=[question("Where?", ("Rome", 9)), question("When?", ("July", 14))])]
     path = write(tmp_path / "train.json", bad)
     with pytest.raises(UserError, match="1 bad row: the answer 'Rome' in row 1 of the train set"):
-        read_squad(path)
+        read_squad(path, reads=Answer.READS)
     with pytest.warns(UserWarning, match="1 of 2 rows"):
-        assert read_squad(path, skip_bad_rows=True).labels == [[("July", 15)]]
+        assert read_squad(path, reads=Answer.READS, skip_bad_rows=True).labels == [[("July", 15)]]
 
 
 # Unanswerable questions
@@ -124,7 +126,7 @@ def test_hub_rows_have_articles_too():
         row | {"answers": {"text": ["Rome"], "answer_start": [0]}},
         row | {"answers": ["Troy"], "context": TROY},
     ]
-    assert load(rows, task="answer")["train"].articles == ["Fires", "Fires"]
+    assert load(rows, reads=Answer.READS)["train"].articles == ["Fires", "Fires"]
 
 
 def test_unanswerable_questions_are_of_the_same_article():

@@ -76,7 +76,7 @@ def make_job(
 ) -> Job:
     kind, tokenizer = task or Classify(), make_tokenizer()
     examples: Examples = (
-        load(synthetic.rows(60, 0), task="classify")["train"]
+        load(synthetic.rows(60, 0), reads=Classify.READS)["train"]
         if task is None
         else make_examples(kind, 24)
     )
@@ -552,7 +552,7 @@ def test_by_the_probe_it_is_kept_without_training(fine_tuned: Any, tmp_path: Pat
 def assert_executions_agree(bundle: Bundle, folder: Path) -> None:
     """masked == gathered == ONNX"""
     assert bundle.plan is not None
-    test = load(DATA, task="classify")["test"]
+    test = load(DATA, reads=Classify.READS)["test"]
     features = encode(make_tokenizer(), Classify(), test, 64)
     said = {}
     for gather in (True, False):

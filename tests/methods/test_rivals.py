@@ -70,7 +70,7 @@ def test_methods_learn_meet_their_budget_and_run_alike(
     assert plan is not None
     assert plan.score == METHODS[name].SCORES[0]
     assert bundle.report["provenance"]["method"] == name
-    sets = load(DATA, task="classify")
+    sets = load(DATA, reads=Classify.READS)
     seen = encode(tokenizer, Classify(), sets["train"], 64)
     cut = bundle.report["max_length"] if name == "truncate" else None
     told = bundle.report["budget"]["executed"]["unpadded"]

@@ -54,7 +54,7 @@ class Randomly(Follow):
 def outcome(model: Any) -> tuple[float, list[float]]:
     """On the test set: accuracy, and the share of marked words that enter layers 1, 2 and 3."""
     tokenizer = make_tokenizer()
-    features = encode(tokenizer, Classify(), load(DATA, task="classify")["test"], 64)
+    features = encode(tokenizer, Classify(), load(DATA, reads=Classify.READS)["test"], 64)
     batch = Collate(tokenizer)(features)
     labels = batch.pop("labels")
     marks = torch.tensor(tokenizer.convert_tokens_to_ids(synthetic.MARKED))
@@ -73,5 +73,5 @@ def outcome(model: Any) -> tuple[float, list[float]]:
 
 def executed(model: Any, plan: Plan) -> float:
     """Real reduction on the training texts, counted here and not read from the report."""
-    features = encode(make_tokenizer(), Classify(), load(DATA, task="classify")["train"], 64)
+    features = encode(make_tokenizer(), Classify(), load(DATA, reads=Classify.READS)["train"], 64)
     return reduction(sizes_of(model), plan, lengths(features)).unpadded

@@ -172,7 +172,7 @@ def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "S
     with _told_by(path, f"tasks.{name}.data"):
         load_sets(
             data.source,
-            task=kind if glue is None else glue.kind,
+            reads=make_task(kind if glue is None else glue.kind).READS,
             glue=glue,
             columns=replace(data.columns, images=images),
             skip_bad_rows=data.skip_bad_rows,

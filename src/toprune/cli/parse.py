@@ -62,10 +62,11 @@ def texts_of(
 ) -> list[Any]:
     """Texts of a file, as the bundle's task reads them."""
     from toprune.data.glue import glue_in, load_texts
+    from toprune.tasks import TASKS
 
     return load_texts(
         data,
-        task=task,
+        reads=TASKS[task].READS,
         glue=glue_in(bundle),
         columns=columns,
         split=split,

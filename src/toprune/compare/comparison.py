@@ -38,7 +38,7 @@ from toprune.report import terminal as tables
 from toprune.report.html.compared import compare_page, curves
 from toprune.report.svg import Line, chart
 from toprune.run.manifest import PLACE
-from toprune.tasks import Task
+from toprune.tasks import TASKS, Task
 from toprune.training.distributed import processes
 from toprune.training.learner import Training
 
@@ -242,7 +242,7 @@ def _texts(model: str, data: Data, row: Row) -> list[Any]:
     """Some of the set that is evaluated on; of data that are one set, of all."""
     texts = load_texts(
         data.source,
-        task=row["task"],
+        reads=TASKS[row["task"]].READS,
         glue=glue_of(row),
         columns=replace(data.columns, images=family_named(read_config(model)).images),
         skip_bad_rows=data.skip_bad_rows,

@@ -1,104 +1,11 @@
-"""Which columns of a table a task reads: as named, or guessed by the usual names.
-
-| task       | --text   | --pair   | --label                                                       |
-|------------|----------|----------|---------------------------------------------------------------|
-| classify   | text     | optional | class: a name, or a number from 0                             |
-| regress    | text     | optional | number                                                        |
-| multilabel | text     | optional | list of classes; text with one of `|`, `;`, `,` between them; |
-|            |          |          | or the names of columns with 0 and 1: a,b,c                   |
-| rank       | query    | document | relevance, 0 or more                                          |
-| answer     | question | context  | `{"text": [...], "answer_start": [...]}`, or the text alone,  |
-|            |          |          | with or without a column answer_start; empty: no answer       |
-| tokens     | words    |          | tags; both as lists, or as texts with blanks between          |
-| embed      | text     | optional | similarity of the pair                                        |
-"""
+"""Which columns of a table are read: those that the caller names, or those with usual names."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toprune.data.files import Table
+from toprune.data.reads import Reads, of_images
 from toprune.errors import UserError
-
-
-@dataclass(frozen=True)
-class Reads:
-    """What a task reads, in words for people, and the usual names of such columns, likeliest first.
-
-    Pairs are tried before single texts: QNLI has `question` and `sentence`, and needs both.
-    """
-
-    what: str
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    pairs: tuple[tuple[str, str], ...] = ()
-    roles: tuple[str, str | None] = ("text", None)  # what the text is, and a pair that must be
-
-
-TEXT_PAIRS = (
-    ("text", "text_pair"),
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("question", "passage"),
-    ("query", "passage"),
-    ("query", "document"),
-)
-TEXTS = ("text", "sentence", "sentence1", "premise", "question", "review", "content", "query")
-LABELS = ("label", "labels", "score", "target", "class", "gold_label")
-QUERIES = ("query", "question", "text", "sentence1")
-DOCUMENTS = ("document", "passage", "doc", "text", "context", "answer", "sentence", "text_pair")
-READS = {
-    "classify": Reads(
-        "a text (--text), or two (--pair), and a class (--label)", TEXTS, LABELS, TEXT_PAIRS
-    ),
-    "regress": Reads(
-        "a text (--text), or two (--pair), and a number (--label)", TEXTS, LABELS, TEXT_PAIRS
-    ),
-    "multilabel": Reads(
-        "a text (--text), or two (--pair), and a list of classes (--label)",
-        TEXTS,
-        ("labels", "label", "classes", "tags", "topics", "target"),
-        TEXT_PAIRS,
-    ),
-    "rank": Reads(
-        "a query (--text), a document (--pair) and a relevance (--label)",
-        QUERIES,
-        ("label", "relevance", "score", "grade", "labels", "rating", "target"),
-        tuple((a, b) for a in QUERIES for b in (*DOCUMENTS, "sentence2") if a != b),
-        ("query", "document"),
-    ),
-    "answer": Reads(
-        "a question (--text), a context (--pair) and answers (--label)",
-        ("question", "query"),
-        ("answers", "answer", "answer_text"),
-        tuple(
-            (a, b)
-            for a in ("question", "query")
-            for b in ("context", "passage", "paragraph", "document", "text")
-        ),
-        ("question", "context"),
-    ),
-    "tokens": Reads(
-        "a list of words (--text) and a list of tags (--label)",
-        ("tokens", "words", "text", "sentence"),
-        ("ner_tags", "tags", "labels", "label"),
-        roles=("list of words", None),
-    ),
-    "embed": Reads(
-        "a text (--text), or two (--pair) and their similarity (--label)",
-        TEXTS,
-        ("score", "similarity", "similarity_score", "label", "labels"),
-        (*TEXT_PAIRS, ("anchor", "positive")),
-    ),
-}
-IMAGES = ("image", "img", "picture", "file", "path", "file_name", "filename")
-
-
-def of_images(reads: Reads) -> Reads:
-    """What the task reads where an image is in the place of the text."""
-    what = "an image (--text) and its label (--label)"
-    return Reads(what, IMAGES, reads.labels, roles=("image", None))
 
 
 @dataclass(frozen=True)
@@ -129,9 +36,15 @@ def present_in(tables: Mapping[str, Table]) -> list[str]:
     return present
 
 
-def choose_columns(columns: Columns, present: Sequence[str], task: str = "classify") -> Columns:
-    """Fill in the guesses from the names that are present, and check the names that are given."""
-    reads = of_images(READS[task]) if columns.images else READS[task]
+def choose_columns(columns: Columns, present: Sequence[str], reads: Reads) -> Columns:
+    """Complete the named columns with guesses, and check that all of them exist.
+
+    Args:
+        columns: the columns that the caller names; None stands for a guess.
+        present: the names of the table's columns.
+        reads: what the task reads.
+    """
+    reads = of_images(reads) if columns.images else reads
     by_word = {name.strip().lower(): name for name in reversed(present)}
     text, pair, label = columns.text, columns.pair, columns.label
     if text is None and pair is None:
@@ -140,24 +53,22 @@ def choose_columns(columns: Columns, present: Sequence[str], task: str = "classi
             (None, None),
         )
     text = text or _guess(reads.texts, by_word, taken=(pair, label))
-    role, second = reads.roles
-    if second:
+    if reads.pair_role:
         pair = pair or _guess([b for _, b in reads.pairs], by_word, taken=(text, label))
     label = label or _guess(reads.labels, by_word, taken=(text, pair))
     listed = ", ".join(present)
-    missing = role if text is None else second if pair is None else None
+    missing = reads.text_role if text is None else reads.pair_role if pair is None else None
     if missing:
         raise UserError(
-            f"which column is the {missing}? Name it: the task {task} reads {reads.what}; "
-            f"columns here: {listed}"
+            f"which column is the {missing}? Name it: {reads.description}; columns here: {listed}"
         )
-    if (task == "tokens" or columns.images) and pair:
-        raise UserError(f"the task tokens reads {reads.what}; leave --pair out")
-    if task == "embed" and pair is None:
+    if pair and not reads.pairs:
+        raise UserError(f"{reads.description}; leave --pair out")
+    if reads.alone and pair is None:
         if columns.label:
-            raise UserError(f"the task embed reads {reads.what}; name the second text, too")
+            raise UserError(f"{reads.description}; name the second text, too")
         label = None
-    labels = label_columns(label, present) if task == "multilabel" else [label]
+    labels = label_columns(label, present) if reads.label_type == "classes" else [label]
     for wanted in filter(None, (text, pair, *labels)):
         if wanted not in present:
             raise UserError(f"no column {wanted!r}; columns here: {listed}")

@@ -4,7 +4,6 @@ Labels are optional all the way: a model and raw texts are enough to prune. What
 sound: a bad row found here is one clear line, found in the middle of a training it is an hour lost.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,10 +33,10 @@ from toprune.data.labels import (
     tag_lists,
     without_flags,
 )
+from toprune.data.reads import Reads
 from toprune.errors import UserError
 
 USUAL = ("train", "validation", "test")
-LEAST = {"regress": -math.inf, "rank": 0.0, "embed": -math.inf}  # labels of these are numbers
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Examples:
 def load(
     source: Any,
     *,
-    task: str,
+    reads: Reads,
     columns: Columns | None = None,
     split: str | None = None,
     label_names: Sequence[str] | None = None,
@@ -98,9 +97,9 @@ def load(
     """
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
-    columns = choose_columns(columns, present_in(tables), task)
+    columns = choose_columns(columns, present_in(tables), reads)
     return from_tables(
-        tables, columns, task=task, label_names=label_names, skip_bad_rows=skip_bad_rows
+        tables, columns, reads=reads, label_names=label_names, skip_bad_rows=skip_bad_rows
     )
 
 
@@ -108,7 +107,7 @@ def from_tables(
     tables: Mapping[str, Table],
     columns: Columns,
     *,
-    task: str,
+    reads: Reads,
     label_names: Sequence[str] | None = None,
     blanks: bool = False,
     skip_bad_rows: bool = False,
@@ -119,24 +118,24 @@ def from_tables(
     label, or with a label that cannot be, and warn of them; otherwise they are an error.
     """
     blanks = blanks and columns.pair is not None
-    parts = {n: _read_part(table, columns, task, n, blanks) for n, table in tables.items()}
-    labels, names = _labels(parts, columns.label, task, label_names)
+    parts = {n: _read_part(table, columns, reads, n, blanks) for n, table in tables.items()}
+    labels, names = _labels(parts, columns.label, reads, label_names)
     settle((part.bad for part in parts.values()), skip_bad_rows)
     found: dict[str, Examples] = {}
     for name, part in parts.items():
-        articles = _column(part.table, "article", "title") if task == "answer" else None
+        articles = _column(part.table, "article", "title") if reads.articles else None
         whole = Examples(part.texts, part.pairs, labels.get(name), names, articles)
         found[name] = whole.take(row for row in range(len(whole)) if row not in part.bad.rows)
-        _refuse_useless(found[name], name, task)
+        _refuse_useless(found[name], name, reads)
     return found
 
 
 def read_texts(
     source: Any,
     *,
+    reads: Reads,
     columns: Columns | None = None,
     split: str | None = None,
-    task: str = "classify",
     skip_bad_rows: bool = False,
 ) -> list[Any]:
     """The texts (pairs as tuples, words as lists) alone, of the asked split or the one that is
@@ -145,19 +144,19 @@ def read_texts(
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
     name = next(s for s in (split, "test", "validation", *tables) if s in tables)
-    columns = choose_columns(columns, list(tables[name].columns), task)
-    part = _read_part(tables[name], columns, task, name)
+    columns = choose_columns(columns, list(tables[name].columns), reads)
+    part = _read_part(tables[name], columns, reads, name)
     settle([part.bad], skip_bad_rows)
     rows = [row for row in range(part.bad.count) if row not in part.bad.rows]
     texts = [part.texts[row] for row in rows]
     if part.pairs is None:
         return texts
     pairs = [part.pairs[row] for row in rows]
-    return [*texts, *pairs] if task == "embed" else list(zip(texts, pairs, strict=True))
+    return [*texts, *pairs] if reads.alone else list(zip(texts, pairs, strict=True))
 
 
 def split_validation(
-    examples: Examples, share: float, seed: int, *, task: str = "classify"
+    examples: Examples, share: float, seed: int, *, reads: Reads | None = None
 ) -> tuple[Examples, Examples]:
     """Set a share of the examples aside, seeded; classes keep their shares to within one example.
 
@@ -169,8 +168,8 @@ def split_validation(
     if not 0 < share <= 0.5:
         raise UserError(f"a validation share of {share} is not in (0, 0.5]; 0.1 is usual")
     order = np.random.default_rng(seed).permutation(len(examples))
-    groups = {"rank": examples.texts, "answer": examples.pairs}.get(task)
-    if groups is not None:
+    if reads and reads.together:
+        groups = getattr(examples, reads.together)
         return _parted(examples, _whole_groups(groups, order, share))
     labels = examples.labels
     if labels and isinstance(labels[0], int):
@@ -230,8 +229,10 @@ class _Part:
     bad: BadRows
 
 
-def _read_part(table: Table, columns: Columns, task: str, name: str, blanks: bool = False) -> _Part:
-    cell_of = as_words if task == "tokens" else as_text
+def _read_part(
+    table: Table, columns: Columns, reads: Reads, name: str, blanks: bool = False
+) -> _Part:
+    cell_of = as_words if reads.words else as_text
     what = "a text"
     if columns.images:
         cell_of, what = partial(as_image, folder=table.folder), "an image"
@@ -287,7 +288,7 @@ def _column(table: Table, *names: str) -> list[Any] | None:
 
 
 def _labels(
-    parts: Mapping[str, _Part], label: str | None, task: str, names: Sequence[str] | None
+    parts: Mapping[str, _Part], label: str | None, reads: Reads, names: Sequence[str] | None
 ) -> tuple[dict[str, list[Any]], list[str] | None]:
     """A label for each row (None where it is bad) of those sets that have any; the class names."""
     columns = label_columns(label, present_in({n: part.table for n, part in parts.items()}))
@@ -297,21 +298,21 @@ def _labels(
             name: flagged({c: list(part.table.columns[c]) for c in columns}, part.bad)
             for name, part in parts.items()
         }
-        return _ids(parts, lists, task, dict.fromkeys(parts, columns), names)
+        return _ids(parts, lists, reads, dict.fromkeys(parts, columns), names)
     cells = {n: dict(enumerate(part.table.columns[columns[0]])) for n, part in parts.items()}
-    if task == "answer":
+    if reads.label_type == "answers":
         return _answers(parts, columns, cells), None
     cells = {name: rows for name, rows in cells.items() if not is_unlabelled(rows.values())}
     for name, rows in cells.items():  # what is bad already says nothing about the classes
         cells[name] = {row: cell for row, cell in rows.items() if row not in parts[name].bad.rows}
-    if task in LEAST:
-        return {n: _numbers(rows, parts[n], LEAST[task]) for n, rows in cells.items()}, None
+    if reads.label_type == "number":
+        return {n: _numbers(rows, parts[n], reads.least) for n, rows in cells.items()}, None
     if not cells:
         return {}, None
     classes = {
         n: p.table.classes[columns[0]] for n, p in parts.items() if columns[0] in p.table.classes
     }
-    return _ids(parts, _lists(parts, cells, task), task, classes, names)
+    return _ids(parts, _lists(parts, cells, reads), reads, classes, names)
 
 
 def _numbers(rows: Mapping[int, Any], part: _Part, least: float) -> list[float | None]:
@@ -337,12 +338,12 @@ def _answers(
 
 
 def _lists(
-    parts: Mapping[str, _Part], cells: Mapping[str, Mapping[int, Any]], task: str
+    parts: Mapping[str, _Part], cells: Mapping[str, Mapping[int, Any]], reads: Reads
 ) -> dict[str, dict[int, list[Any]]]:
     """The labels of each row, as many as the task gives to one text."""
-    if task == "tokens":
+    if reads.label_type == "tags":
         return {n: tag_lists(rows, parts[n].texts, parts[n].bad) for n, rows in cells.items()}
-    if task == "multilabel":
+    if reads.label_type == "classes":
         separator = separator_of(cell for rows in cells.values() for cell in rows.values())
         lists = [label_lists(rows, separator, parts[n].bad) for n, rows in cells.items()]
         return dict(zip(cells, without_flags(lists), strict=True))
@@ -352,7 +353,7 @@ def _lists(
 def _ids(
     parts: Mapping[str, _Part],
     lists: Mapping[str, Mapping[int, list[Any]]],
-    task: str,
+    reads: Reads,
     classes: Mapping[str, Sequence[str]],
     names: Sequence[str] | None,
 ) -> tuple[dict[str, list[Any]], list[str] | None]:
@@ -372,19 +373,19 @@ def _ids(
         found[name] = [None] * bad[name].count
         for row in rows.keys() - bad[name].rows:
             of_row = [ids[name][row, place] for place in range(len(rows[row]))]
-            if task == "multilabel":
+            if reads.label_type == "classes":
                 of_row = sorted(set(of_row))
-            found[name][row] = of_row[0] if task == "classify" else of_row
+            found[name][row] = of_row[0] if reads.label_type == "class" else of_row
     return found, known
 
 
-def _refuse_useless(examples: Examples, name: str, task: str) -> None:
+def _refuse_useless(examples: Examples, name: str, reads: Reads) -> None:
     if not len(examples):
         raise UserError(f"the {name} set is empty; give at least two examples")
-    if not examples.labels or task == "answer":
+    if not examples.labels or reads.label_type == "answers":
         return
     seen = {tuple(label) if isinstance(label, list) else (label,) for label in examples.labels}
-    if task == "tokens":
+    if reads.label_type == "tags":
         seen = {(tag,) for tags in seen for tag in tags}
     if len(seen) == 1:
         names = examples.label_names

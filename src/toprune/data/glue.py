@@ -13,6 +13,7 @@ from toprune.data.columns import Columns, choose_columns, present_in
 from toprune.data.examples import Examples, choose_splits, from_tables, load, read_texts
 from toprune.data.files import SPLITS, Table, read, read_tsv
 from toprune.data.labels import fold
+from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.io.untrusted import read_json
 from toprune.plan.plan import Score
@@ -256,6 +257,7 @@ def load_glue(
     task: str | Glue,
     source: Any = None,
     *,
+    reads: Reads,
     columns: Columns | None = None,
     split: str | None = None,
     label_names: Sequence[str] | None = None,
@@ -276,7 +278,7 @@ def load_glue(
         if files:
             tables, columns = _read_official(glue, files, columns or Columns(), split)
         else:
-            tables, columns = _read_other(glue, source, columns or Columns(), split)
+            tables, columns = _read_other(glue, source, columns or Columns(), split, reads)
     except UserError as problem:
         if files or not isinstance(source, str | Path) or not Path(source).is_dir():
             raise
@@ -290,7 +292,7 @@ def load_glue(
     found = from_tables(
         tables,
         columns,
-        task=glue.kind,
+        reads=reads,
         label_names=label_names if same else glue.classes,
         blanks=True,  # QQP has such pairs
         skip_bad_rows=skip_bad_rows,
@@ -304,7 +306,7 @@ def load_glue(
 def load_sets(
     source: Any,
     *,
-    task: str,
+    reads: Reads,
     glue: Glue | None,
     columns: Columns | None = None,
     split: str | None = None,
@@ -313,6 +315,7 @@ def load_sets(
 ) -> dict[str, Examples]:
     """The sets of a source, read as those of a GLUE task where there is one."""
     how: Any = {
+        "reads": reads,
         "columns": columns,
         "split": split,
         "label_names": label_names,
@@ -322,7 +325,7 @@ def load_sets(
         return load_glue(glue, source, **how)
     if source is None:
         raise UserError("no data; name them with --data (the tasks of GLUE have a copy on the hub)")
-    return load(source, task=task, **how)
+    return load(source, **how)
 
 
 def load_furthest(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
@@ -330,10 +333,10 @@ def load_furthest(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
     return _furthest(load_sets(source, glue=glue, **how), glue)
 
 
-def load_labelled(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
+def load_labelled(source: Any, *, reads: Reads, glue: Glue | None, **how: Any) -> Examples:
     """The same, to evaluate on."""
-    chosen = load_furthest(source, glue=glue, **how)
-    if chosen.labels is None and how.get("task") == "embed":
+    chosen = load_furthest(source, reads=reads, glue=glue, **how)
+    if chosen.labels is None and reads.alone:
         raise UserError(
             "a model without a head makes vectors, which are judged by pairs of texts (--pair) and "
             "their similarity (--label); for other tasks run 'toprune finetune' on it first"
@@ -346,16 +349,21 @@ def load_labelled(source: Any, *, glue: Glue | None, **how: Any) -> Examples:
 def load_texts(
     source: Any,
     *,
+    reads: Reads,
     glue: Glue | None,
     columns: Columns | None = None,
     split: str | None = None,
-    task: str = "classify",
     skip_bad_rows: bool = False,
 ) -> list[Any]:
     """The texts, pairs or lists of words alone, of the set that would be evaluated on."""
-    how: Any = {"columns": columns, "split": split, "skip_bad_rows": skip_bad_rows}
+    how: Any = {
+        "reads": reads,
+        "columns": columns,
+        "split": split,
+        "skip_bad_rows": skip_bad_rows,
+    }
     if glue is None:
-        return read_texts(source, task=task, **how)
+        return read_texts(source, **how)
     chosen = _furthest(load_glue(glue, source, **how), glue)
     texts, pairs = chosen.texts, chosen.pairs
     return texts if pairs is None else list(zip(texts, pairs, strict=True))
@@ -412,7 +420,7 @@ def _asked(glue: Glue, files: Mapping[str, Path], split: str | None) -> list[str
 
 
 def _read_other(
-    glue: Glue, source: Any, named: Columns, split: str | None
+    glue: Glue, source: Any, named: Columns, split: str | None, reads: Reads
 ) -> tuple[dict[str, Table], Columns]:
     """The hub's columns where they are there, else what can be guessed, as for any data."""
     found = read(glue.hub if source is None else source, header=not named.are_numbers)
@@ -422,7 +430,7 @@ def _read_other(
     if named.text is None and named.pair is None and {hub.text, hub.pair} <= {*present, None}:
         named = replace(named, text=hub.text, pair=hub.pair)
     is_named = named.text is not None
-    columns = choose_columns(named, present)
+    columns = choose_columns(named, present, reads)
     if not is_named and (columns.pair is None) != (hub.pair is None):
         wanted, ways = (
             ("single texts", "--text") if hub.pair is None else ("pairs", "--text, --pair")

@@ -15,6 +15,7 @@ import numpy as np
 from toprune.data import files as sources
 from toprune.data.examples import Examples, load
 from toprune.data.labels import Span
+from toprune.data.reads import Reads
 from toprune.errors import UserError
 
 
@@ -25,13 +26,16 @@ def is_squad(path: str | Path) -> bool:
     return is_json and path.is_file() and sources.is_squad(sources.read_json(path))
 
 
-def read_squad(path: str | Path, *, skip_bad_rows: bool = False) -> Examples:
-    """The questions of one file, with the articles that their contexts are of."""
+def read_squad(path: str | Path, *, reads: Reads, skip_bad_rows: bool = False) -> Examples:
+    """Read the questions of one file, with the articles that their contexts are from.
+
+    reads: what the task that answers questions reads (`Answer.READS`).
+    """
     if not is_squad(path):
         raise UserError(
             f'{path} is not a SQuAD file; give JSON like {{"data": [{{"paragraphs": [...]}}]}}'
         )
-    return load(Path(path), task="answer", skip_bad_rows=skip_bad_rows)["train"]
+    return load(Path(path), reads=reads, skip_bad_rows=skip_bad_rows)["train"]
 
 
 def unanswerable(examples: Examples, share: float, seed: int) -> Examples:

@@ -57,12 +57,13 @@ class Rows:
         cls, source: Path, sheet: "Sheet", text: str | None, pair: str | None, skip_bad_rows: bool
     ) -> "Rows":
         """Looks at the first rows: bad columns are told before any work is done."""
+        task = sheet.made()
         columns = Columns(text, pair, images=sheet.images)
         seen = list(islice(stream(source, header=not columns.are_numbers), PEEK))
         present = tuple(dict.fromkeys(name for row in seen for name in row))
         if seen:
-            columns = choose_columns(columns, present, sheet.task)
-        head = sheet.made().HEAD
+            columns = choose_columns(columns, present, task.READS)
+        head = task.HEAD
         if columns.pair is not None and head == "encoder":
             raise UserError(
                 f"a vector is of one text, not of {columns.text!r} and {columns.pair!r}; "

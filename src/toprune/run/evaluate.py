@@ -29,7 +29,7 @@ def evaluate(
     names = None if runner.sheet.labels is None else list(runner.sheet.labels)
     chosen = load_labelled(
         source,
-        task=task.NAME,
+        reads=task.READS,
         glue=glue,
         columns=replace(columns or Columns(), images=runner.sheet.images),
         split=split,

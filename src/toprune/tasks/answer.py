@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from toprune.data.examples import Examples
+from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import check_stride
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+QUESTIONS = ("question", "query")  # usual names of columns
+CONTEXTS = ("context", "passage", "paragraph", "document", "text")
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 Span = tuple[int, int]  # first and past-the-end character in the context
@@ -48,6 +51,17 @@ class Answer(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("f1", "exact")  # with no_answer `metrics` adds best_*
     HEAD: ClassVar[str] = "answer"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
+    READS: ClassVar[Reads] = Reads(
+        "the task answer reads a question (--text), a context (--pair) and answers (--label)",
+        QUESTIONS,
+        ("answers", "answer", "answer_text"),
+        tuple((a, b) for a in QUESTIONS for b in CONTEXTS),
+        label_type="answers",
+        text_role="question",
+        pair_role="context",
+        together="pairs",
+        articles=True,
+    )
 
     def __post_init__(self) -> None:
         check_stride(self.stride)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from toprune.data.examples import Examples
+from toprune.data.reads import Reads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +24,7 @@ class Task(Protocol):
     (B, C), or (B, S, C) where the head answers by token; the mask (B, S) is 1 for live tokens."""
 
     NAME: ClassVar[str]
+    READS: ClassVar[Reads]  # its columns, and what their cells hold
     METRICS: ClassVar[tuple[str, ...]]  # names; it is judged by the first
     HEAD: ClassVar[str]  # which kind: a key of `heads.HEADS`
     OUTPUTS: ClassVar[tuple[str, ...]]  # what the model's answer calls them, and the ONNX file

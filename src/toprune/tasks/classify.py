@@ -12,6 +12,7 @@ import numpy as np
 
 from toprune.data.examples import Examples
 from toprune.data.labels import fold
+from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text, check_stride
@@ -31,6 +32,12 @@ class Classify(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("accuracy", "f1", "matthews")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    READS: ClassVar[Reads] = Reads(
+        "the task classify reads a text (--text), or two (--pair), and a class (--label)",
+        TEXTS,
+        LABELS,
+        TEXT_PAIRS,
+    )
 
     def __post_init__(self) -> None:
         check_stride(self.stride)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from toprune.data.examples import Examples
+from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.regress import correlate, ranks
@@ -43,6 +44,14 @@ class Embed(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
     HEAD: ClassVar[str] = "encoder"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("last_hidden_state",)
+    READS: ClassVar[Reads] = Reads(
+        "the task embed reads a text (--text), or two (--pair) and their similarity (--label)",
+        TEXTS,
+        ("score", "similarity", "similarity_score", "label", "labels"),
+        (*TEXT_PAIRS, ("anchor", "positive")),
+        label_type="number",
+        alone=True,
+    )
 
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "cls"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from toprune.data.examples import Examples
 from toprune.data.labels import fold
+from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.classify import class_names
@@ -29,6 +30,14 @@ class Multilabel(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    READS: ClassVar[Reads] = Reads(
+        "the task multilabel reads a text (--text), or two (--pair), and a list of classes "
+        "(--label)",
+        TEXTS,
+        ("labels", "label", "classes", "tags", "topics", "target"),
+        TEXT_PAIRS,
+        label_type="classes",
+    )
 
     def __post_init__(self) -> None:
         check_stride(self.stride)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from toprune.data.examples import Examples
+from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
     from toprune.tasks.tokenize import Row
 
+QUERIES = ("query", "question", "text", "sentence1")  # usual names of columns
+DOCUMENTS = (
+    *("document", "passage", "doc", "text", "context", "answer", "sentence", "text_pair"),
+    "sentence2",
+)
 TOP = 10  # how far down the list a reader looks
 
 
@@ -29,6 +35,17 @@ class Rank(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("ndcg@10", "mrr@10", "map")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    READS: ClassVar[Reads] = Reads(
+        "the task rank reads a query (--text), a document (--pair) and a relevance (--label)",
+        QUERIES,
+        ("label", "relevance", "score", "grade", "labels", "rating", "target"),
+        tuple((a, b) for a in QUERIES for b in DOCUMENTS if a != b),
+        label_type="number",
+        least=0.0,
+        text_role="query",
+        pair_role="document",
+        together="texts",
+    )
 
     def num_outputs(self, examples: Examples) -> int:
         return 1

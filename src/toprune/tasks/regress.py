@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from toprune.data.examples import Examples
+from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.windows import by_text
@@ -21,6 +22,13 @@ class Regress(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    READS: ClassVar[Reads] = Reads(
+        "the task regress reads a text (--text), or two (--pair), and a number (--label)",
+        TEXTS,
+        LABELS,
+        TEXT_PAIRS,
+        label_type="number",
+    )
 
     def num_outputs(self, examples: Examples) -> int:
         return 1

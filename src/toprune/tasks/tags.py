@@ -13,6 +13,7 @@ import numpy as np
 
 from toprune.data.examples import Examples
 from toprune.data.labels import fold
+from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.classify import TEMPERATURE, class_names
@@ -51,6 +52,14 @@ class Tags(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("f1", "precision", "recall", "accuracy")
     HEAD: ClassVar[str] = "tokens"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    READS: ClassVar[Reads] = Reads(
+        "the task tokens reads a list of words (--text) and a list of tags (--label)",
+        ("tokens", "words", "text", "sentence"),
+        ("ner_tags", "tags", "labels", "label"),
+        label_type="tags",
+        text_role="list of words",
+        words=True,
+    )
 
     def __post_init__(self) -> None:
         check_stride(self.stride)

@@ -73,7 +73,7 @@ def stress(
     texts = load_furthest(
         source.source,
         glue=glue_of(own.report),
-        task=own.task.NAME,
+        reads=own.task.READS,
         columns=source.columns,
         split=split,
         label_names=class_names(own.model.config),
