@@ -14,7 +14,8 @@ from toprune.api import prune
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.methods.drop_layers import DropLayers, spread
-from toprune.models.families import family_of, keep_layers, sizes_of
+from toprune.models.families import family_of, sizes_of
+from toprune.models.slim import keep_layers
 from toprune.plan.cost import dense_macs
 from toprune.tasks import intervals
 from toprune.training.learner import Training

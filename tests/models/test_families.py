@@ -26,18 +26,18 @@ from toprune.errors import UserError
 from toprune.export.graph import write_onnx
 from toprune.export.parity import check, draw
 from toprune.export.quantize import quantize
-from toprune.models import families
 from toprune.models.families import (
     FAMILIES,
-    NOTES,
+    bert,
+    family_of,
     has_segments,
     image_shape,
     max_positions,
     sizes_of,
 )
+from toprune.models.families.support import TASKS, all_support
 from toprune.models.heads import ask, by_token
 from toprune.models.load import read_config
-from toprune.models.support import TASKS, everything
 from toprune.plan.cost import dense_macs, executed_macs
 from toprune.plan.plan import Score, Step
 from toprune.pruning.attach import attach, attached, detach
@@ -232,7 +232,7 @@ def test_the_file_is_the_model(cell: Cell, tmp_path: Path) -> None:
 
 def test_a_tick_says_what_the_stock_model_has() -> None:
     """Of checkpointing: the table reads it from a class, the tests ask the model."""
-    for found in everything():
+    for found in all_support():
         model = Cell(Row(found.family.name), "classify").model()
         assert model.supports_gradient_checkpointing == found.checkpointing
         assert {"classify", "regress"} <= {*found.tasks}
@@ -332,7 +332,7 @@ def test_an_unknown_architecture_is_one_line(tmp_path: Path) -> None:
     GPT2Config().save_pretrained(tmp_path)
     model = Cell(Row("bert"), "classify").model()
     model.config.model_type = "gpt2"
-    for look in (lambda: families.family_of(model), lambda: read_config(tmp_path)):
+    for look in (lambda: family_of(model), lambda: read_config(tmp_path)):
         with pytest.raises(UserError) as caught:
             look()
         line = str(caught.value)
@@ -365,7 +365,7 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_every_family_has_a_row_and_a_note() -> None:
     texts = {name for name, family in FAMILIES.items() if not family.images}
-    assert NOTES.keys() == FAMILIES.keys()
+    assert all(family.note.models and family.note.positions for family in FAMILIES.values())
     assert texts == set(models.FAMILIES)
 
 
@@ -386,17 +386,17 @@ def test_the_command_prints_what_is_supported() -> None:
 
 
 def test_the_worked_example_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the page says goes into families.py and support/models.py, put there and run."""
+    """The code blocks of the page, put into bert.py, registry.py and support/models.py, and run."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     name = "roberta-prelayernorm"
     assert name not in FAMILIES
-    added: dict[str, Any] = dict(vars(families)) | {"FAMILIES": {}, "NOTES": {}}
+    file: dict[str, Any] = dict(vars(bert))
+    registry: dict[str, Any] = {"FAMILIES": {}}
     tests: dict[str, Any] = dict(vars(models)) | {"CONFIGS": {}}
-    exec(blocks[0], added)
-    exec(blocks[1], added)
+    exec(blocks[0], file)
+    exec(blocks[1], file | registry)
     exec(blocks[2], tests)
-    monkeypatch.setitem(FAMILIES, name, added["FAMILIES"][name])
-    monkeypatch.setitem(NOTES, name, added["NOTES"][name])
+    monkeypatch.setitem(FAMILIES, name, registry["FAMILIES"][name])
     monkeypatch.setitem(models.CONFIGS, name, tests["CONFIGS"][name])
     found = matrix.cells_of(Row(name))
     assert [cell.column for cell in found] == list(TASKS)

@@ -18,9 +18,10 @@ from support.strategies import pad, random_text
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.methods.cofi.masks import Masks, attach_masks, fold, masked_norm
-from toprune.models.families import family_of, keep_layers, sizes_of
+from toprune.models.families import family_of, sizes_of
 from toprune.models.load import load_model, read_weights
-from toprune.models.slim import ENTRY, Kept, Shape, cut, parts_of, shape_of
+from toprune.models.shape import ENTRY, Shape, shape_of
+from toprune.models.slim import Kept, cut, keep_layers, parts_of
 from toprune.plan.cost import dense_macs, executed_macs
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attach

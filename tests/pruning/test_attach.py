@@ -37,8 +37,8 @@ from support.strategies import (
 )
 from toprune.errors import UserError
 from toprune.models.families import FAMILIES as KNOWN
+from toprune.models.families.support import support_of
 from toprune.models.heads import ask
-from toprune.models.support import support_of
 from toprune.plan.plan import Plan, held_tokens
 from toprune.pruning.attach import attach, attached, detach
 from toprune.pruning.predictor import add_predictors

@@ -13,10 +13,10 @@ from transformers import ViTConfig
 
 from support.executions import TASKS
 from support.models import CONFIGS, SIZES, make_tokenizer
-from toprune.models.families import FAMILIES, NOTES, has_segments
+from toprune.models.families import FAMILIES, has_segments
+from toprune.models.families.support import TASKS as COLUMNS
+from toprune.models.families.support import all_support, support_of
 from toprune.models.heads import loader
-from toprune.models.support import TASKS as COLUMNS
-from toprune.models.support import everything, support_of
 from toprune.tasks import Task
 
 _SIZES = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
@@ -132,13 +132,13 @@ def _matrix() -> str:
             "✓" if found.checkpointing else none,
             found.family.since,
         )
-        for found in everything()
+        for found in all_support()
     ]
     return _table(("family", *COLUMNS, "gradient checkpointing", "since"), rows)
 
 
 def _notes() -> str:
-    rows = [(f"`{name}`", note.models, note.positions) for name, note in NOTES.items()]
+    rows = [(f"`{f.name}`", f.note.models, f.note.positions) for f in FAMILIES.values()]
     return _table(("family", "models, among others", "positions"), rows)
 
 

@@ -231,9 +231,9 @@ def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:
     Example: **toprune families**
     """
     hush(debug)
-    from toprune.models.support import everything
+    from toprune.models.families.support import all_support
 
-    found = {"families": [one.to_dict() for one in everything()]}
+    found = {"families": [one.to_dict() for one in all_support()]}
     tell(found, as_json, tables.families(found), "Another one: docs/add-a-family.md says how.")
 
 

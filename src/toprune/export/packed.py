@@ -143,7 +143,7 @@ class PackedRun:
         batch, length = self.shape
         buffer = hidden.new_zeros(batch * length, hidden.shape[-1])
         for states, index in self.left:
-            buffer = buffer.index_put((index,), self.family.at_the_end(self.base, states))
+            buffer = buffer.index_put((index,), self.family.final_norm(self.base, states))
         return buffer.index_put((self.index,), hidden).unflatten(0, (batch, length))
 
     # The ways through a layer. Each takes rows (N, D) and gives states after attention (N', D).

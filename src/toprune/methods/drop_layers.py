@@ -16,7 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from toprune.errors import UserError
-from toprune.models.families import keep_layers, sizes_of
+from toprune.models.families import sizes_of
+from toprune.models.slim import keep_layers
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Score
 from toprune.training.features import Collate

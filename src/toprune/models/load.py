@@ -15,7 +15,8 @@ from toprune.io.untrusted import whatever
 from toprune.models.checks import check_config, check_size
 from toprune.models.families import FAMILIES, family_named, family_of, image_shape, max_positions
 from toprune.models.heads import loader
-from toprune.models.slim import ENTRY, Shape, cut_to, shape_of
+from toprune.models.shape import ENTRY, Shape, shape_of
+from toprune.models.slim import cut_to
 from toprune.tasks import Task
 
 Source = Any  # a directory, a hub id, or a model object

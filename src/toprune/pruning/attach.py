@@ -290,7 +290,7 @@ class Run:
         for left in self.left:
             if left is not None:
                 states, tokens = left
-                buffer = restore(buffer, self.family.at_the_end(self.base, states), tokens)
+                buffer = restore(buffer, self.family.final_norm(self.base, states), tokens)
         return restore(buffer, hidden, final)
 
 
@@ -406,7 +406,7 @@ def _layer_forward(self: Any, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
     run, depths = self._toprune
     i = depths[0] if len(depths) == 1 else run.passed  # a fixed one may be computed again
     run.passed += 1
-    return run.family.returns(run.layer(self, i, hidden_states))
+    return run.family.layer_output(run.layer(self, i, hidden_states))
 
 
 def _convolution_forward(self: Any, entered: Tensor, states: Tensor, _: Any) -> Tensor:

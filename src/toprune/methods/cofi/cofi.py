@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from toprune.errors import OutOfReach
 from toprune.methods.cofi.masks import Masks, attach_masks, fold, saliency
-from toprune.models.families import family_of, keep_layers, sizes_of
-from toprune.models.slim import ENTRY, Kept, cut, parts_of
+from toprune.models.families import family_of, sizes_of
+from toprune.models.shape import ENTRY
+from toprune.models.slim import Kept, cut, keep_layers, parts_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, total_macs
 from toprune.plan.plan import Plan, Restore, Score

@@ -69,14 +69,15 @@ def attach_masks(model: Any, masks: Callable[[], Masks]) -> list[Any]:
         return layer.register_forward_hook(blend, prepend=True)
 
     layers = family.layers(base)
-    handles = [norm(parts.entry(base))]
+    handles = [norm(parts.embedding_norm(base))]
     for i, layer in enumerate(layers):
         handles += [norm(module) for module in parts.norms(layer)]
         handles += [
             multiply(
-                parts.mixed(layer), lambda i=i: masks().heads[i].repeat_interleave(size, dim=-1)
+                parts.attention_output(layer),
+                lambda i=i: masks().heads[i].repeat_interleave(size, dim=-1),
             ),
-            multiply(parts.fed(layer), lambda i=i: masks().inner[i]),
+            multiply(parts.down(layer), lambda i=i: masks().inner[i]),
         ]
         if i < len(layers) - 1:  # the last one always stays, and may give one row for many
             handles.append(passed(layer, i))
@@ -98,12 +99,12 @@ def fold(model: Any, masks: Masks) -> None:
     that out next."""
     family = family_of(model)
     parts, size = parts_of(model, family), sizes_of(model).head_size
-    norms = [parts.entry(model.base_model)]
+    norms = [parts.embedding_norm(model.base_model)]
     for layer, heads, inner in zip(
         family.layers(model.base_model), masks.heads, masks.inner, strict=True
     ):
-        parts.mixed(layer).weight.mul_(heads.repeat_interleave(size))
-        parts.fed(layer).weight.mul_(inner)
+        parts.attention_output(layer).weight.mul_(heads.repeat_interleave(size))
+        parts.down(layer).weight.mul_(inner)
         norms += parts.norms(layer)
     for norm in norms:
         norm.weight.mul_(masks.hidden)
