@@ -28,7 +28,7 @@ from toprune.models.load import load_model, load_tokenizer
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.tokens import order, ranks
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import Task, make_task
 from toprune.training.batches import in_batches
 from toprune.training.features import Collate, encode

@@ -21,7 +21,7 @@ from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, reduction
 from toprune.plan.plan import DENOMINATOR, Plan, Step
 from toprune.plan.schedule import geometric, repair
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import make_task
 from toprune.training.features import encode, lengths
 

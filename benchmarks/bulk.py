@@ -26,7 +26,7 @@ import numpy as np
 
 from soak import MAKE_BUNDLE, WORDS, resident
 from toprune.io.ray import Cluster
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.ray_bulk import score_file
 from toprune.run.runner import AHEAD
 

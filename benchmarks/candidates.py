@@ -33,7 +33,7 @@ import numpy as np
 from sets import DATA, say
 from toprune.cli.demo import model_directory
 from toprune.data.examples import Examples
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks.rank import Rank, ranking
 from toprune.tasks.tokenize import Row
 

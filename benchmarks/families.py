@@ -35,7 +35,7 @@ from toprune.models.families import family_of, max_positions
 from toprune.plan.budget import Lengths
 from toprune.plan.cost import Sizes, reduction
 from toprune.plan.plan import Plan, Step
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 
 TOKENS = 512

@@ -20,7 +20,7 @@ from toprune.cli.demo import model_directory, read_reviews, split
 from toprune.data.examples import Examples
 from toprune.models.load import load_model, load_tokenizer
 from toprune.pruning.attach import attach
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import Classify
 from toprune.training.batches import in_batches
 from toprune.training.features import Collate, encode

@@ -197,7 +197,7 @@ def main() -> None:
                 told.write(json.dumps(result) + "\n")
                 told.flush()
         return
-    from toprune.report.build import environment
+    from toprune.report.environment import environment
 
     found = {"bundles": bundles(asked.cases, asked.workers), "texts": texts(asked.texts)}
     told = json.dumps(found | {"seed": SEED, "environment": environment()}, indent=1)

@@ -16,7 +16,7 @@ import sets
 from dense import CACHE
 from toprune.api import Data, prune
 from toprune.export.export import export
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.runner import Runner
 from toprune.tasks import make_task, texts_of
 from toprune.tasks.intervals import paired, with_intervals

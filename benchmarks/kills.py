@@ -26,7 +26,7 @@ from support import killing, synthetic
 from support.resuming import ROWS, TRAINING, same
 from toprune.api import prune
 from toprune.export.export import export
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.runner import Runner
 
 OUT = Path(__file__).parent / "results" / "kills.json"

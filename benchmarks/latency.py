@@ -39,7 +39,7 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Lengths
 from toprune.plan.cost import Sizes, paper_macs, reduction
 from toprune.plan.plan import DENOMINATOR, Plan, Score, Step
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 
 Part = Literal["table", "paper", "ragged", "curve"]

@@ -30,7 +30,7 @@ from toprune.plan.budget import Lengths
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.predictor import add_predictors
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 
 TOKENS = 256

@@ -27,7 +27,7 @@ from toprune.plan.plan import Plan
 from toprune.plan.schedule import geometric
 from toprune.pruning.attach import Drop, Follow, attach_policy, detach
 from toprune.pruning.tokens import Tokens
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import make_task
 from toprune.training.batches import in_batches
 from toprune.training.evaluation import answers_of

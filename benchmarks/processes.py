@@ -21,7 +21,7 @@ import sets
 from dense import CACHE
 from toprune.bundle.bundle import read_report
 from toprune.plan.plan import Plan
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.training.learner import last_checkpoint
 
 OUT = Path(__file__).parent / "results" / "processes.json"

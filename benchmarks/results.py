@@ -30,7 +30,7 @@ from toprune.plan.budget import Budget
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attach, detach
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import Task, make_task
 from toprune.tasks.intervals import paired, with_intervals
 from toprune.training.evaluation import answers_of

@@ -14,7 +14,7 @@ import sets
 from candidates import trecqa
 from toprune.data.examples import Examples, load
 from toprune.data.squad import read_squad
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks.answer import Answer
 from toprune.tasks.classify import Classify
 

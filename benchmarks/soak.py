@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from toprune import Runner
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks.tokenize import Text
 
 OUT = Path(__file__).parent / "results" / "soak.json"

@@ -19,7 +19,7 @@ import torch
 import sets
 from dense import CACHE
 from toprune.inspection.stress.stress import LIMIT, stress
-from toprune.report.build import environment
+from toprune.report.environment import environment
 
 RESULT = Path(__file__).parent / "results" / "stress.json"
 TASK, TEXTS, FLOORS = "imdb", 5000, (64, 96, 128)

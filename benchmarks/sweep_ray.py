@@ -32,7 +32,7 @@ from toprune.compare.executors import Executor, in_turn, on_ray
 from toprune.compare.runs import Subject
 from toprune.compare.sweep import Grid, sweep
 from toprune.plan.plan import Plan
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.training.learner import Training
 
 RESULT = Path(__file__).parent / "results" / "sweep_ray.json"

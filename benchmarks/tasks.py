@@ -36,7 +36,7 @@ from toprune.export.export import export
 from toprune.methods.pool import Pool
 from toprune.methods.top import Top
 from toprune.plan.plan import Score
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.tasks import Task, make_task

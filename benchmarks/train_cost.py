@@ -30,7 +30,7 @@ from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan
 from toprune.plan.schedule import repair
 from toprune.pruning.attach import attach, attach_policy
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import Classify
 from toprune.training.batches import in_batches
 from toprune.training.features import Collate, encode, lengths

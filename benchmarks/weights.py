@@ -26,7 +26,7 @@ from toprune.api import Data, prune
 from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples
 from toprune.pruning.attach import attach
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks.intervals import paired, with_intervals
 from toprune.training.evaluation import answers_of
 from toprune.training.features import Collate, encode, rows_of

@@ -23,10 +23,9 @@ from toprune.models.families import sizes_of
 from toprune.models.heads import loader
 from toprune.models.load import Source, config_of, fingerprint, load_model
 from toprune.plan.budget import Budget
-from toprune.plan.cost import measured_reduction, reduction
 from toprune.plan.plan import Plan, Score
 from toprune.pruning.attach import attach, detach
-from toprune.report.build import evaluation_report, kept_per_layer, prune_report
+from toprune.report.build import Execution, evaluation_report, prune_report
 from toprune.request import (
     Data,
     counted,
@@ -45,7 +44,9 @@ from toprune.request import (
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.answer import Answer, best_threshold
+from toprune.tasks.classify import all_class_names
 from toprune.tasks.embed import BROUGHT
+from toprune.tasks.side_by_side import SideBySide
 from toprune.training.batches import in_batches
 from toprune.training.distributed import processes, share_of
 from toprune.training.evaluation import (
@@ -239,8 +240,16 @@ def prune(
         tuned = _tuned(student, kind, tokenizer, train_set, job.cut or limit)
         detach(student)
         said, counts = (dense, pruned), _counts(student, outcome.plan, read, tokenizer)
+        names = all_class_names(student.config, held_out)
         report = prune_report(
-            job, (before, tuned), outcome, held_out, rows_of(tests), said, limit, counts
+            SideBySide((before, tuned), said, rows_of(tests), held_out, names),
+            Execution(
+                outcome.plan, sizes_of(student), job.lengths, limit, job.cut, job.before, counts
+            ),
+            settings=settings_of(job),
+            expected=outcome.expected,
+            log=outcome.log,
+            extra=outcome.found,
         )
         report = as_reported(report, glue)
         report["provenance"]["settings"] |= _chosen(glue, schedule)
@@ -279,13 +288,8 @@ def evaluate(
     if own.plan is not None:
         found = lengths(features, own.plan.protect, own.plan.protect_until)
         counts = _counts(own.model, own.plan, features, own.tokenizer)
-        sizes = sizes_of(own.model)
-        if counts is None:
-            done = reduction(sizes, own.plan, found, max_length=limit)
-        else:
-            done = measured_reduction(sizes, own.plan, counts, max_length=limit)
-        kept = kept_per_layer(own.plan, found, counts)
-        report |= {"executed": vars(done), "kept_per_layer": kept}
+        ran = Execution(own.plan, sizes_of(own.model), found, limit, counts=counts)
+        report |= {"executed": vars(ran.reduction()), "kept_per_layer": ran.kept_per_layer()}
     return report
 
 

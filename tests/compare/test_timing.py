@@ -9,7 +9,7 @@ import pytest
 
 from toprune.compare import timing as measure
 from toprune.compare.timing import LEAST, interleave, pinned, ratio
-from toprune.report.build import cpu_of
+from toprune.report.environment import describe_cpu
 
 
 class Machine:
@@ -194,6 +194,6 @@ def test_elsewhere_nothing_is_pinned(monkeypatch: pytest.MonkeyPatch):
 def test_processors_of_one_name_are_told_apart() -> None:
     core = "processor\t: {}\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 {}\n"
     both = [core.format(i, "avx512f avx512_vnni") for i in range(2)]
-    assert cpu_of("\n".join(both)) == "AMD EPYC, 2 cores, avx512_vnni"
-    assert cpu_of(core.format(0, "")) == "AMD EPYC, 1 cores, avx2"
-    assert cpu_of("processor\t: 0\nBogoMIPS\t: 50.00\n") == ""  # ARM gives no name
+    assert describe_cpu("\n".join(both)) == "AMD EPYC, 2 cores, avx512_vnni"
+    assert describe_cpu(core.format(0, "")) == "AMD EPYC, 1 cores, avx2"
+    assert describe_cpu("processor\t: 0\nBogoMIPS\t: 50.00\n") == ""  # ARM gives no name

@@ -8,21 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.report_case import make_both
+from support.report_case import make_sides
 from toprune.data.examples import Examples
 from toprune.data.images import Picture
 from toprune.plan.budget import Lengths
+from toprune.plan.cost import Sizes
 from toprune.plan.plan import Plan, Step
-from toprune.report.both import Both
-from toprune.report.build import POINTS, kept_by_length, thinned
-from toprune.report.changes import CUT, changes
+from toprune.report.build import POINTS, Execution, thin_masks
+from toprune.report.differences import CUT, differences
 from toprune.tasks import TASKS, make_task
+from toprune.tasks.side_by_side import SideBySide
 from toprune.tasks.tokenize import Row
 
 PLAN = Plan("bert", 4, 32, "received", (Step(0, Fraction(1, 2)),))
+SIZES = Sizes(layers=4, width=32, inner=64, heads=4)
 
 
-def both_of(
+def execution(lengths: list[int], held: list[int] | None = None, **more: Any) -> Execution:
+    return Execution(PLAN, SIZES, Lengths.of(lengths, held), 64, **more)
+
+
+def side_by_side(
     task: str,
     texts: list[Any],
     dense: list[Any],
@@ -32,19 +38,19 @@ def both_of(
     pairs: list[str] | None = None,
     names: list[str] | None = None,
     places: Any = None,
-) -> Both:
+) -> SideBySide:
     own = make_task(task, {"classes": 2} if task == "multilabel" else None)
     count = len(texts) * (2 if task == "embed" and pairs else 1)
     where = None if places is None else np.array(places)
     rows = [Row(np.arange(3), None, i, where) for i in range(count)]
     said = [[np.array(one, float) for one in part] for part in (dense, pruned)]
-    return Both((own, own), (said[0], said[1]), rows, Examples(texts, pairs, labels), names)
+    return SideBySide((own, own), (said[0], said[1]), rows, Examples(texts, pairs, labels), names)
 
 
 def test_classes_by_hand():
     """Four texts: kept right, lost, won, and wrong in another way."""
-    found = changes(
-        both_of(
+    found = differences(
+        side_by_side(
             "classify",
             ["a", "b", "c", "d"],
             [[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0]],
@@ -68,15 +74,15 @@ def test_classes_by_hand():
 
 
 def test_without_labels_nothing_is_lost():
-    found = changes(both_of("classify", ["a", "b"], [[1, 0], [1, 0]], [[0, 1], [1, 0]]))
+    found = differences(side_by_side("classify", ["a", "b"], [[1, 0], [1, 0]], [[0, 1], [1, 0]]))
     assert found == {
         "changed": {"count": 1, "examples": [{"text": "a", "dense": "0", "pruned": "1"}]}
     }
 
 
 def test_several_labels():
-    found = changes(
-        both_of(
+    found = differences(
+        side_by_side(
             "multilabel",
             ["a", "b"],
             [[1, -1], [1, 1]],
@@ -95,8 +101,8 @@ def test_several_labels():
 
 
 def test_tags_tell_the_words_that_changed():
-    found = changes(
-        both_of(
+    found = differences(
+        side_by_side(
             "tokens",
             [["Ada", "wrote"]],
             [[[0, 0], [0, 1], [1, 0]]],
@@ -122,8 +128,8 @@ def test_tags_tell_the_words_that_changed():
 def test_answers_show_the_context_around_them():
     context = "x" * 500 + " here " + "y" * 500
     places = [[-1, -1], [501, 505], [506, 600]]
-    found = changes(
-        both_of(
+    found = differences(
+        side_by_side(
             "answer",
             ["where?"],
             [[[0, 0], [5, 5], [0, 0]]],
@@ -140,8 +146,8 @@ def test_answers_show_the_context_around_them():
 
 
 def test_ranking_is_by_the_first_document():
-    found = changes(
-        both_of(
+    found = differences(
+        side_by_side(
             "rank",
             ["q", "q", "r", "r"],
             [[2], [1], [2], [1]],
@@ -159,8 +165,10 @@ def test_ranking_is_by_the_first_document():
 
 
 def test_numbers_are_told_by_how_far_they_are_apart():
-    found = changes(
-        both_of("regress", ["a", "b", "c"], [[1], [2], [3]], [[1.5], [0], [3.25]], [1.0, 0.0, 3.0])
+    found = differences(
+        side_by_side(
+            "regress", ["a", "b", "c"], [[1], [2], [3]], [[1.5], [0], [3.25]], [1.0, 0.0, 3.0]
+        )
     )
     assert found["changed"]["count"] is None
     told = [(c["text"], c["pruned"], c["outcome"]) for c in found["changed"]["examples"]]
@@ -169,56 +177,58 @@ def test_numbers_are_told_by_how_far_they_are_apart():
 
 def test_vectors_of_pairs_and_alone():
     dense, pruned = [[1, 0], [1, 0], [1, 0], [0, 1]], [[1, 0], [1, 0], [0, 1], [0, 1]]
-    found = changes(both_of("embed", ["a", "b"], dense, pruned, pairs=["c", "d"]))
+    found = differences(side_by_side("embed", ["a", "b"], dense, pruned, pairs=["c", "d"]))
     assert found["changed"]["examples"][0] == {
         "text": "a",
         "pair": "c",
         "dense": 1.0,
         "pruned": 0.0,
     }
-    alone = changes(both_of("embed", ["a", "b"], dense[:2], [[1, 0], [0, 2]]))
+    alone = differences(side_by_side("embed", ["a", "b"], dense[:2], [[1, 0], [0, 2]]))
     assert alone["changed"]["examples"][0] == {"text": "b", "pruned": 0.0}
 
 
 def test_images_are_named():
-    both = both_of("classify", ["/home/me/cats/1.png", b"bytes"], [[1, 0]] * 2, [[0, 1]] * 2)
-    both = replace(both, rows=[Picture(text, 5, i) for i, text in enumerate(both.examples.texts)])
-    told = {case["text"] for case in changes(both)["changed"]["examples"]}
+    sides = side_by_side("classify", ["/home/me/cats/1.png", b"bytes"], [[1, 0]] * 2, [[0, 1]] * 2)
+    sides = replace(
+        sides, rows=[Picture(text, 5, i) for i, text in enumerate(sides.examples.texts)]
+    )
+    told = {case["text"] for case in differences(sides)["changed"]["examples"]}
     assert told == {str(Path("cats/1.png")), "image 2"}
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize("task", TASKS)
 def test_few_and_short(task: str, labelled: bool):
-    both = make_both(task, 400, labelled=labelled)
-    both.examples.texts[:] = [
+    sides = make_sides(task, 400, labelled=labelled)
+    sides.examples.texts[:] = [
         [f"{'w' * 400}{i}", "b"] if task == "tokens" else f"{i // 4}{'w' * 400}" for i in range(400)
     ]
-    found = changes(both)["changed"]
+    found = differences(sides)["changed"]
     assert len(found["examples"]) == 20
     assert all(len(case["text"]) <= CUT + 3 for case in found["examples"])
     assert ("lost" in found) == (labelled and task not in ("regress", "embed"))
     if found["count"] is not None and task not in ("rank", "tokens"):
-        share = both.tasks[0].agreement(*both.outputs, both.rows, both.examples)
+        share = sides.tasks[0].agreement(*sides.outputs, sides.rows, sides.examples)
         assert found["count"] == round(400 * (1 - share))
 
 
 def test_kept_by_length_by_hand():
     """Ten texts of ten tokens, ninety of twenty; half of them stay, and never fewer than held."""
-    rows = kept_by_length(PLAN, Lengths.of([10] * 10 + [20] * 90))
+    rows = execution([10] * 10 + [20] * 90).kept_by_length()
     assert [(row["share"], row["tokens"], row["kept"]) for row in rows] == [
         (0.1, 10, [10, 5, 5, 5]),
         (0.5, 20, [20, 10, 10, 10]),
         (0.9, 20, [20, 10, 10, 10]),
         (1.0, 20, [20, 10, 10, 10]),
     ]
-    held = kept_by_length(PLAN, Lengths.of([10] * 4, [8, 8, 8, 8]))
+    held = execution([10] * 4, [8, 8, 8, 8]).kept_by_length()
     assert held[0]["kept"] == [10, 8, 8, 8]
 
 
 def test_kept_by_length_as_counted():
     counts = np.stack([np.arange(1, 101), np.arange(1, 101) // 2], 1)
-    rows = kept_by_length(PLAN, Lengths.of([1]), counts)
+    rows = execution([1], counts=counts).kept_by_length()
     assert [row["tokens"] for row in rows] == [10, 50, 90, 98]  # means of 6..15 and so on
     assert [row["kept"][1] for row in rows] == [5, 25, 45, 49]
 
@@ -226,10 +236,10 @@ def test_kept_by_length_as_counted():
 def test_the_masks_are_thinned_and_the_rest_stays():
     log = [{"step": i, "loss": 1.0, "gate_0": 0.5, "kept_0": 0.5} for i in range(200)]
     log += [{"step": 0, "loss": 2.0}]
-    found = thinned(log)
+    found = thin_masks(log)
     masked = [line["step"] for line in found if "gate_0" in line]
     assert len(masked) == POINTS
     assert (masked[0], masked[-1]) == (0, 199)
     assert [line["loss"] for line in found] == [line["loss"] for line in log]
     assert not any("kept_0" in line for line in found if "gate_0" not in line)
-    assert thinned(log[:50]) == log[:50]
+    assert thin_masks(log[:50]) == log[:50]

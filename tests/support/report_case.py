@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from toprune.data.examples import Examples
-from toprune.report.both import Both
-from toprune.report.changes import changes
+from toprune.report.differences import differences
 from toprune.tasks import TASKS, make_task
+from toprune.tasks.side_by_side import SideBySide
 from toprune.tasks.tokenize import Row
 
 NAMES = ["no", "yes", "maybe"]
@@ -50,7 +50,7 @@ LATENCY: dict[str, Any] = {
 }
 
 
-def make_both(task: str, count: int = 24, *, labelled: bool = True, seed: int = 0) -> Both:
+def make_sides(task: str, count: int = 24, *, labelled: bool = True, seed: int = 0) -> SideBySide:
     """Random outputs for both models, pruned ones near the dense."""
     rng = np.random.default_rng(seed)
     own = make_task(task, {"classes": 3} if task == "multilabel" else None)
@@ -84,11 +84,11 @@ def make_both(task: str, count: int = 24, *, labelled: bool = True, seed: int = 
     ]
     dense = [rng.normal(size=shape) for _ in rows]
     pruned = [one + rng.normal(size=shape) for one in dense]
-    return Both((own, own), (dense, pruned), rows, examples, examples.label_names)
+    return SideBySide((own, own), (dense, pruned), rows, examples, examples.label_names)
 
 
 def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, Any]:
-    both = make_both(task, labelled=labelled)
+    sides = make_sides(task, labelled=labelled)
     kept = [34, 20, 11, 7]
     soft = [
         {"loss": 1 / step, "sparsity": 0.1 * step, "target": 0.1 * step, "step": 10 * step}
@@ -141,7 +141,7 @@ def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, A
             "commit": "abc1234",
         },
         "latency": {**LATENCY, "date": "2026-01-02T03:04:05+00:00"},
-        **changes(both),
+        **differences(sides),
     }
     if labelled:
         names = TASKS[task].METRICS

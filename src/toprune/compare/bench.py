@@ -20,7 +20,7 @@ from toprune.errors import UserError
 from toprune.plan.budget import Lengths
 from toprune.plan.cost import Reduction, measured_reduction, reduction
 from toprune.plan.plan import Plan, held_tokens
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Sheet
 from toprune.run.reader import Given, Reader, open_reader

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from toprune.data.glue import glue_of
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.tasks import TASKS
 
 RACE = ("pruned fp32", "dense fp32")  # whose times count as faster

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.report.svg import Line, Point, chart
 from toprune.report.terminal import in_points, markdown, padded, reached, refusals
 

@@ -21,7 +21,7 @@ from toprune.io.swap import put
 from toprune.models.families import max_positions
 from toprune.models.heads import restore_of
 from toprune.plan.plan import Plan
-from toprune.report.build import environment
+from toprune.report.environment import environment
 from toprune.report.html.files import write_report
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate

@@ -1,83 +1,164 @@
-"""What a run asked for, expected, executed and cost, as plain JSON: the proof beside the model."""
+"""The report of a run as plain JSON: what was requested, expected, executed and lost."""
 
-import platform
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toprune.data.examples import Examples
 from toprune.plan.budget import Lengths
-from toprune.plan.cost import measured_reduction, reduction
+from toprune.plan.cost import Reduction, Sizes, measured_reduction, reduction
 from toprune.plan.plan import Plan
-from toprune.report.both import Both
-from toprune.report.changes import changes
+from toprune.report.differences import differences
+from toprune.report.environment import environment
 from toprune.tasks import Task, settings_of
-from toprune.tasks.classify import class_names
 from toprune.tasks.intervals import paired, with_intervals
-
-POINTS = 60  # of the masks' way through training
-PRODUCTS = ("amx_bf16", "avx512_bf16", "avx512_vnni", "avx512f", "avx2")  # widest first
-SHARES = (0.1, 0.5, 0.9, 1.0)  # of the texts that are no longer than those whose tokens are told
+from toprune.tasks.side_by_side import SideBySide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from toprune.tasks.tokenize import Row
-    from toprune.training.stages import Job, Outcome
+
+POINTS = 60  # lines of the training log that keep their masks
+SHARES = (0.1, 0.5, 0.9, 1.0)  # quantiles of the text length in `kept_by_length`
 
 
-def environment() -> dict[str, Any]:
-    """Where numbers were made: machine, versions, commit."""
-    versions: dict[str, str] = {"python": platform.python_version()}
-    for name in ("toprune", "torch", "transformers", "accelerate", "numpy", "onnxruntime"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {"machine": _cpu(), "versions": versions, "commit": _commit()}
+@dataclass(frozen=True)
+class Execution:
+    """A plan and what it runs on."""
 
+    plan: Plan
+    sizes: Sizes  # of the model that runs it
+    lengths: Lengths  # of the texts, before `cut`
+    max_length: int
+    cut: int | None = None  # the pruned model reads no more tokens of a text than this
+    before: Sizes | None = None  # of the dense model, if it has other sizes
+    counts: np.ndarray | None = None  # (N, L) measured tokens of an adaptive plan
 
-def _cpu() -> str:
-    try:
-        return cpu_of(Path("/proc/cpuinfo").read_text()) or platform.processor()
-    except OSError:
-        return platform.processor()
-
-
-def cpu_of(cpuinfo: str) -> str:
-    """Name, cores, and the widest products that it has: processors of one name differ by them."""
-    told = [line.partition(":") for line in cpuinfo.splitlines()]
-    names = [value.strip() for key, _, value in told if key.strip() == "model name"]
-    flags = next((value.split() for key, _, value in told if key.strip() == "flags"), [])
-    widest = [name for name in PRODUCTS if name in flags][:1]
-    return ", ".join([names[0], f"{len(names)} cores", *widest]) if names else ""
-
-
-def _commit() -> str | None:
-    """The commit of the source tree that toprune runs from, '+' when it was changed since."""
-    here = Path(__file__).parent
-    try:
-        told = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
+    def reduction(self) -> Reduction:
+        """How many times fewer FLOPs the plan takes."""
+        if self.counts is not None:
+            return measured_reduction(
+                self.sizes, self.plan, self.counts, max_length=self.max_length
+            )
+        return reduction(
+            self.sizes,
+            self.plan,
+            self.lengths,
+            max_length=self.max_length,
+            cut=self.cut,
+            before=self.before,
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return told.stdout.strip() or None
+
+    def kept_per_layer(self) -> list[int]:
+        """Tokens that enter each layer: for a text of mean length, or the mean of `counts`."""
+        if self.counts is not None:
+            return [round(mean) for mean in self.counts.mean(0).tolist()]
+        lengths = self._read()
+        held = sum(held * count for _, held, count in lengths.rows) / lengths.total
+        return self.plan.lengths(round(lengths.mean), round(held))
+
+    def kept_by_length(self) -> list[dict[str, Any]]:
+        """The same for texts of several lengths.
+
+        Returns:
+            Rows: a `share` of all texts has at most `tokens` tokens, of which `kept` enter each
+            layer. From `counts` it is the mean over the tenth of the texts around that length.
+        """
+        rows: list[dict[str, Any]] = []
+        for share in SHARES:
+            if self.counts is None:
+                lengths = self._read()
+                n = lengths.quantile(share)
+                same = [(held, count) for length, held, count in lengths.rows if length == n]
+                held = sum(held * count for held, count in same) / sum(count for _, count in same)
+                kept = self.plan.lengths(n, round(held))
+            else:
+                ordered = self.counts[np.argsort(self.counts[:, 0], kind="stable")]
+                start, end = (round(at * len(ordered)) for at in (share - 0.05, share + 0.05))
+                means = ordered[start : max(end, start + 1)].mean(0)
+                kept = [round(mean) for mean in means.tolist()]
+            rows.append({"share": share, "tokens": kept[0], "kept": kept})
+        return rows
+
+    def _read(self) -> Lengths:
+        return self.lengths if self.cut is None else self.lengths.cut(self.cut)
 
 
 def evaluation_report(
-    task: Task, outputs: "Sequence[np.ndarray]", rows: "Sequence[Row]", examples: Examples
+    task: Task, outputs: Sequence[np.ndarray], rows: "Sequence[Row]", examples: Examples
 ) -> dict[str, Any]:
-    """Metrics with intervals where there are labels."""
+    """The task and, where there are labels, its metrics with intervals.
+
+    Args:
+        outputs: one per row, as the head gives them.
+        rows: what the model read: texts, pairs, or windows of them.
+    """
     report = _about(task, examples)
     if examples.labels is not None:
         report["metrics"] = with_intervals(task, task.judge(outputs, rows, examples))
+    return report
+
+
+def prune_report(
+    sides: SideBySide,
+    execution: Execution,
+    *,
+    settings: Mapping[str, Any],
+    expected: float | None,
+    log: Sequence[dict[str, float]],
+    extra: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What was requested, expected and executed; dense and pruned side by side on held-out data.
+
+    Args:
+        sides: what both models answer.
+        execution: what runs, and on which texts.
+        settings: of the run; `budget` and `method` are named after them.
+        expected: the reduction that the learned masks expected; None if none were learned.
+        log: of the training.
+        extra: further keys that the method adds.
+
+    | key | content |
+    |---|---|
+    | task, task_settings, examples, max_length | the task, how many held-out texts, where cut |
+    | budget | `asked`; `expected` by the masks; `executed` unpadded, padded, and by the paper |
+    | dense, pruned, difference | metrics with intervals, where there are labels |
+    | agreement | how often both models give the same answer (`Task.agreement`) |
+    | kept_per_layer, kept_by_length | tokens that enter each layer: mean; for several lengths |
+    | lengths | histogram of the training texts, which the budget is for |
+    | classes, changed | see `differences`; holds shortened texts of the user |
+    | log | of the training; for some steps `gate_i`, the chance that layer i drops tokens, and
+      `kept_i`, the share of tokens expected after it; layers count from zero |
+    | provenance | method, settings, machine, versions, commit |
+
+    `prune` adds `inputs`, the names of model, data, columns and protected words; `toprune bench`
+    adds `latency`, `toprune export --data` adds `onnx`.
+    """
+    dense_task, pruned_task = sides.tasks
+    examples = sides.examples
+    provenance = {"method": settings["method"], "settings": dict(settings)} | environment()
+    report: dict[str, Any] = _about(pruned_task, examples) | {
+        "max_length": execution.cut or execution.max_length,
+        "budget": {
+            "asked": settings["budget"],
+            "expected": expected,
+            "executed": vars(execution.reduction()),
+        },
+        "agreement": pruned_task.agreement(*sides.outputs, sides.rows, examples),
+        "kept_per_layer": execution.kept_per_layer(),
+        "kept_by_length": execution.kept_by_length(),
+        "lengths": execution.lengths.to_json(),
+        "log": thin_masks(log),
+        "provenance": provenance,
+    }
+    report |= extra
+    report |= differences(sides)
+    if examples.labels is not None:
+        before, after = (dense_task.judge(x, sides.rows, examples) for x in sides.outputs)
+        report["dense"] = with_intervals(dense_task, before)
+        report["pruned"] = with_intervals(pruned_task, after)
+        report["difference"] = paired(dense_task, before, after, pruned_task)
     return report
 
 
@@ -89,123 +170,20 @@ def _about(task: Task, examples: Examples) -> dict[str, Any]:
     }
 
 
-def _names(config: Any, examples: Examples) -> list[str] | None:
-    """Of all classes, by id: the model's, or the data's, which may not know all of them."""
-    names = class_names(config) or examples.label_names
-    return names and [*names, *map(str, range(len(names), config.num_labels))]
+def thin_masks(log: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """The log with masks at `POINTS` steps only, the first and the last among them.
 
-
-def kept_per_layer(plan: Plan, lengths: Lengths, counts: np.ndarray | None = None) -> list[int]:
-    """Tokens that enter each layer, of a text of mean length; or as counted, in the mean."""
-    if counts is not None:
-        return [round(mean) for mean in counts.mean(0).tolist()]
-    held = sum(held * many for _, held, many in lengths.rows) / lengths.total
-    return plan.lengths(round(lengths.mean), round(held))
-
-
-def kept_by_length(
-    plan: Plan, lengths: Lengths, counts: np.ndarray | None = None
-) -> list[dict[str, Any]]:
-    """The same for texts of several lengths: a `share` of all texts has at most so many `tokens`,
-    of which `kept` enter each layer. Counted, in the mean of a tenth of the texts around it."""
-    rows: list[dict[str, Any]] = []
-    for share in SHARES:
-        if counts is None:
-            n = lengths.quantile(share)
-            own = [(held, many) for length, held, many in lengths.rows if length == n]
-            held = sum(held * many for held, many in own) / sum(many for _, many in own)
-            kept = plan.lengths(n, round(held))
-        else:
-            ordered = counts[np.argsort(counts[:, 0], kind="stable")]
-            start, end = (round(at * len(ordered)) for at in (share - 0.05, share + 0.05))
-            kept = [round(mean) for mean in ordered[start : max(end, start + 1)].mean(0).tolist()]
-        rows.append({"share": share, "tokens": kept[0], "kept": kept})
-    return rows
-
-
-def thinned(log: "Sequence[dict[str, float]]") -> list[dict[str, float]]:
-    """The log with the masks of some steps alone, the last among them: a line for every ten steps
-    is little, but not with two numbers for every layer."""
-    masked = [i for i, line in enumerate(log) if any(map(_of_layer, line))]
+    A line for every ten steps is little, but not with two numbers for every layer.
+    """
+    masked = [i for i, line in enumerate(log) if any(map(_is_mask, line))]
     if len(masked) <= POINTS:
         return list(log)
     chosen = {masked[round(i)] for i in np.linspace(0, len(masked) - 1, POINTS)}
     return [
-        line if i in chosen else {k: x for k, x in line.items() if not _of_layer(k)}
+        line if i in chosen else {k: x for k, x in line.items() if not _is_mask(k)}
         for i, line in enumerate(log)
     ]
 
 
-def _of_layer(key: str) -> bool:
+def _is_mask(key: str) -> bool:
     return key.startswith(("gate_", "kept_"))
-
-
-def prune_report(
-    job: "Job",
-    tasks: tuple[Task, Task],
-    outcome: "Outcome",
-    held_out: Examples,
-    rows: "Sequence[Row]",
-    said: "tuple[Sequence[np.ndarray], Sequence[np.ndarray]]",
-    max_length: int,
-    counts: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """Asked, expected, executed; dense and pruned side by side on what training never saw: what
-    each said, and the task with the settings that suit it. `counts` (N, L) of an adaptive plan:
-    what was executed of these texts.
-
-    | key | what |
-    |---|---|
-    | task, task_settings, examples, max_length | what was asked of how many texts, cut where |
-    | budget | `asked`; `expected` of the masks; `executed` unpadded, padded, and by the paper |
-    | dense, pruned, difference | metrics with intervals, where there are labels |
-    | agreement | how much both say the same (`Task.agreement`) |
-    | kept_per_layer, kept_by_length | tokens that enter each layer: mean; of several lengths |
-    | lengths | histogram of the training texts, which the budget is for |
-    | classes, changed | who pays: see `changes.changes`. These are users' words, cut short |
-    | log | of the training; for some steps `gate_i`, the chance that layer i drops tokens, and
-      `kept_i`, the share of tokens expected after it; layers count from zero |
-    | provenance | method, settings, machine, versions, commit |
-
-    `prune` adds `inputs`, the names of model, data, columns and protected words; `toprune bench`
-    adds `latency`, `toprune export --data` adds `onnx`.
-    """
-    from toprune.models.families import sizes_of
-    from toprune.training.stages import settings_of as run_settings
-
-    sizes = sizes_of(job.model)
-    if counts is not None:
-        done = measured_reduction(sizes, outcome.plan, counts, max_length=max_length)
-    else:
-        done = reduction(
-            sizes,
-            outcome.plan,
-            job.lengths,
-            max_length=max_length,
-            cut=job.cut,
-            before=job.before,
-        )
-    read = job.lengths if job.cut is None else job.lengths.cut(job.cut)
-    task, tuned = tasks
-    report: dict[str, Any] = _about(tuned, held_out) | {
-        "max_length": job.cut or max_length,
-        "budget": {
-            "asked": job.budget.asked,
-            "expected": outcome.expected,
-            "executed": vars(done),
-        },
-        "agreement": tuned.agreement(*said, rows, held_out),
-        "kept_per_layer": kept_per_layer(outcome.plan, read, counts),
-        "kept_by_length": kept_by_length(outcome.plan, read, counts),
-        "lengths": job.lengths.to_json(),
-        "log": thinned(outcome.log),
-        "provenance": {"method": job.method.NAME, "settings": run_settings(job)} | environment(),
-    }
-    report |= outcome.found
-    report |= changes(Both(tasks, said, rows, held_out, _names(job.model.config, held_out)))
-    if held_out.labels is not None:
-        before, after = (task.judge(part, rows, held_out) for part in said)
-        report["dense"] = with_intervals(task, before)
-        report["pruned"] = with_intervals(tuned, after)
-        report["difference"] = paired(task, before, after, tuned)
-    return report

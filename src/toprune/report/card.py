@@ -8,29 +8,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from toprune.tasks import TASKS
+
 CARD = "README.md"
-# the hub's words for our tasks
-PIPELINES = {
-    "classify": "text-classification",
-    "multilabel": "text-classification",
-    "regress": "text-classification",
-    "answer": "question-answering",
-    "tokens": "token-classification",
-    "rank": "text-ranking",
-    "embed": "sentence-similarity",
-}
-USE = {
-    "answer": 'Runner("BUNDLE").predict([("Who wrote it?", "It was written by ...")])',
-    "rank": 'Runner("BUNDLE").predict([("a query", "a document"), ("a query", "another")])',
-    "tokens": 'Runner("BUNDLE").predict(["Ada lives in London"])',
-}
 
 
 def model_card(folder: Path, report: dict[str, Any]) -> str:
     """Of a pruned model; a dense one has no claims to make. `folder`: where its files are."""
     task, metrics = report["task"], report.get("pruned", {})
     is_image = (folder / "preprocessor_config.json").exists()
-    kind = "image-classification" if is_image else PIPELINES[task]
+    kind = "image-classification" if is_image else TASKS[task].HUB_TAG
     about: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": kind,
@@ -95,7 +82,7 @@ def _measured(report: dict[str, Any]) -> list[str]:
 
 
 def _use(task: str) -> str:
-    call = USE.get(task, 'Runner("BUNDLE").predict(["a text", "another"])')
+    call = f'Runner("BUNDLE").predict({TASKS[task].EXAMPLE})'
     return (
         "```python\n# pip install toprune; if there is no onnx folder yet: toprune export BUNDLE\n"
         f"from toprune import Runner\n\nprint({call})\n```"

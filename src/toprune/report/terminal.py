@@ -10,19 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from toprune.plan.budget import Budget
+from toprune.tasks import TASKS
 
 MISSED = 0.03  # of a budget: what is further off is told
 Figure = dict[str, float]  # value, and where known low, high; p where two models are compared
-
-AGREEMENT = {  # what `Task.agreement` says, times 100
-    "classify": "Dense and pruned predict the same for {:.1f} % of them.",
-    "regress": "Dense and pruned predictions correlate by {:.1f} (Pearson).",
-    "multilabel": "Dense and pruned give the same labels to {:.1f} % of them.",
-    "rank": "Dense and pruned put the same document on top for {:.1f} % of the queries.",
-    "answer": "Dense and pruned give the same answer to {:.1f} % of them.",
-    "tokens": "Dense and pruned give the same tag to {:.1f} % of the words.",
-    "embed": "The cosine of dense and pruned vectors is {:.1f} in the mean (times 100).",
-}
 
 
 def pruned(report: dict[str, Any]) -> Group:
@@ -302,7 +293,7 @@ def in_points(figure: Figure, sign: str = "") -> str:
 
 
 def _agreement(report: dict[str, Any]) -> Text:
-    return Text(AGREEMENT[report["task"]].format(100 * report["agreement"]))
+    return Text(TASKS[report["task"]].AGREEMENT.format(100 * report["agreement"]))
 
 
 def _budget(report: dict[str, Any]) -> Table:

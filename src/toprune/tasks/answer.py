@@ -19,6 +19,7 @@ from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Answer(Task):
         together="pairs",
         articles=True,
     )
+    HUB_TAG: ClassVar[str] = "question-answering"
+    EXAMPLE: ClassVar[str] = '[("Who wrote it?", "It was written by ...")]'
+    UNIT: ClassVar[str] = "questions"
+    AGREEMENT: ClassVar[str] = "Dense and pruned give the same answer to {:.1f} % of the questions."
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -200,6 +205,28 @@ class Answer(Task):
             share = float(1 / np.exp(np.minimum(scores - told, 700)).sum())  # e^710 overflows
             found.append({"answer": text, "score": share, "start": start, "end": end})
         return found
+
+    def changes(self, sides: SideBySide) -> list[Change]:
+        """The gain is in F1."""
+        models = list(zip(sides.tasks, sides.outputs, strict=True))
+        pairs = list(zip(sides.examples.texts, sides.examples.pairs or [], strict=True))
+        dense, pruned = (t.answers(x, sides.rows, pairs, None) for t, x in models)
+        judged = None
+        if sides.examples.labels is not None:
+            judged = [t.judge(x, sides.rows, sides.examples) for t, x in models]
+        changes: list[Change] = []
+        for i, (a, b) in enumerate(zip(dense, pruned, strict=True)):
+            if a["answer"] == b["answer"]:
+                continue
+            golds, gain = sides.label(i), None
+            if judged is not None:
+                f1 = [
+                    t.metrics(j[i : i + 1])["f1"] for t, j in zip(sides.tasks, judged, strict=True)
+                ]
+                gain = f1[1] - f1[0]
+            label = None if golds is None else (golds[0][0] if golds else "")
+            changes.append(Change(i, a["answer"], b["answer"], label, gain, around=a["start"]))
+        return changes
 
     def _decide(self, heard: "_Heard") -> Span | None:
         is_silent = self.no_answer and heard.null - heard.score > self.threshold

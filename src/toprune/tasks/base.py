@@ -11,6 +11,7 @@ from toprune.data.reads import Reads
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from toprune.tasks.side_by_side import Change, SideBySide
     from toprune.tasks.tokenize import Row
 
 Outputs = Sequence[np.ndarray]  # of each row: (C,), or (n, C) where the head answers by token
@@ -28,6 +29,12 @@ class Task(Protocol):
     METRICS: ClassVar[tuple[str, ...]]  # names; it is judged by the first
     HEAD: ClassVar[str]  # which kind: a key of `heads.HEADS`
     OUTPUTS: ClassVar[tuple[str, ...]]  # what the model's answer calls them, and the ONNX file
+    # For reports and the model card.
+    HUB_TAG: ClassVar[str]  # the hub's pipeline tag
+    EXAMPLE: ClassVar[str] = '["a text", "another"]'  # argument of Runner.predict
+    UNIT: ClassVar[str] = "examples"  # what `changes` counts
+    NUMERIC: ClassVar[bool] = False  # answers are numbers: two models always differ a little
+    AGREEMENT: ClassVar[str] = "Dense and pruned give the same answer to {:.1f} % of the examples."
 
     @property
     def whole(self) -> bool:
@@ -77,3 +84,12 @@ class Task(Protocol):
     ) -> Answers:
         """For people and programs, one for each text."""
         ...
+
+    def changes(self, sides: "SideBySide") -> "list[Change]":
+        """The examples for which the two models give different answers."""
+        ...
+
+    def recalls(self, sides: "SideBySide") -> list[dict[str, Any]]:
+        """One row per class: `name`, `count`, recall of `dense` and of `pruned`, and how many
+        answers `changed`. Called with labels; empty where answers are not classes."""
+        return []

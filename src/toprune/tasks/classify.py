@@ -15,6 +15,7 @@ from toprune.data.labels import fold
 from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Classify(Task):
         LABELS,
         TEXT_PAIRS,
     )
+    HUB_TAG: ClassVar[str] = "text-classification"
+    AGREEMENT: ClassVar[str] = "Dense and pruned predict the same for {:.1f} % of the examples."
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -139,11 +142,34 @@ class Classify(Task):
             for i, score in zip(logits.argmax(-1), scores, strict=True)
         ]
 
+    def changes(self, sides: SideBySide) -> list[Change]:
+        dense, pruned = (logits.argmax(-1) for logits in sides.by_text())
+        changes: list[Change] = []
+        for i in np.flatnonzero(dense != pruned).tolist():
+            label, a, b = sides.label(i), int(dense[i]), int(pruned[i])
+            gain = None if label is None else float(b == label) - float(a == label)
+            name = None if label is None else sides.name(label)
+            changes.append(Change(i, sides.name(a), sides.name(b), name, gain))
+        return changes
+
+    def recalls(self, sides: SideBySide) -> list[dict[str, Any]]:
+        labels: Any = sides.examples.labels
+        dense, pruned = sides.by_text()
+        return sides.recalls_of_one_class(
+            labels, dense.argmax(-1).tolist(), pruned.argmax(-1).tolist(), dense.shape[1]
+        )
+
 
 def class_names(config: Any) -> list[str] | None:
     """The head's class names by id; None for the LABEL_0, LABEL_1 ... that stand for no name."""
     names = [str(config.id2label[i]) for i in range(config.num_labels)]
     return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
+
+
+def all_class_names(config: Any, examples: Examples) -> list[str] | None:
+    """The names of all classes by id: the model's, or the data's, which may lack some."""
+    names = class_names(config) or examples.label_names
+    return names and [*names, *map(str, range(len(names), config.num_labels))]
 
 
 def _f1(table: np.ndarray) -> float:

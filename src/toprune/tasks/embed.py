@@ -14,6 +14,7 @@ from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.regress import correlate, ranks
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Embed(Task):
         label_type="number",
         alone=True,
     )
+    HUB_TAG: ClassVar[str] = "sentence-similarity"
+    NUMERIC: ClassVar[bool] = True
+    AGREEMENT: ClassVar[str] = "The mean cosine of dense and pruned vectors is {:.1f} (times 100)."
 
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "cls"):
@@ -125,6 +129,20 @@ class Embed(Task):
         if self.normalize:
             vectors = unit(vectors)
         return [{"vector": vector} for vector in vectors.tolist()]
+
+    def changes(self, sides: SideBySide) -> list[Change]:
+        """The cosine of a pair's vectors; for single texts, of the two models' vectors."""
+        n, has_pairs = len(sides.examples), sides.examples.pairs is not None
+        dense, pruned = (
+            unit(v.astype(np.float64)) for v in sides.by_text(2 * n if has_pairs else n)
+        )
+        if not has_pairs:
+            cosines = (dense * pruned).sum(-1).tolist()
+            return [
+                Change(i, None, cosine, distance=1 - cosine) for i, cosine in enumerate(cosines)
+            ]
+        a, b = ((v[:n] * v[n:]).sum(-1).tolist() for v in (dense, pruned))
+        return [Change(i, a[i], b[i], sides.label(i), distance=abs(a[i] - b[i])) for i in range(n)]
 
     def _vectors(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
         """(count, D), not normalised."""

@@ -12,6 +12,7 @@ from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.classify import class_names
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Multilabel(Task):
         TEXT_PAIRS,
         label_type="classes",
     )
+    HUB_TAG: ClassVar[str] = "text-classification"
+    AGREEMENT: ClassVar[str] = "Dense and pruned give the same labels to {:.1f} % of the examples."
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -161,6 +164,25 @@ class Multilabel(Task):
             for yes, row in zip(self._choose(logits), scores, strict=True)
         ]
 
+    def changes(self, sides: SideBySide) -> list[Change]:
+        dense, pruned = _choices(sides)
+        changes: list[Change] = []
+        for i in np.flatnonzero((dense != pruned).any(1)).tolist():
+            ids, (a, b) = sides.label(i), (np.flatnonzero(chosen[i]) for chosen in (dense, pruned))
+            gain = None if ids is None else float(len({*a} ^ {*ids}) - len({*b} ^ {*ids}))
+            names = [
+                None if one is None else ", ".join(map(sides.name, one)) or "(none)"
+                for one in (a, b, ids)
+            ]
+            changes.append(Change(i, *names, gain))
+        return changes
+
+    def recalls(self, sides: SideBySide) -> list[dict[str, Any]]:
+        """A text counts as changed for a class that only one of the models gives it."""
+        dense, pruned = _choices(sides)
+        labels: Any = sides.examples.labels
+        return sides.recall_rows(_multi_hot(labels, dense.shape[1]), dense, pruned, dense != pruned)
+
     def _choose(self, logits: np.ndarray) -> np.ndarray:
         """(N, C) -> which classes each text gets (N, C)."""
         return logits >= self._cuts(logits.shape[1])
@@ -175,6 +197,13 @@ class Multilabel(Task):
             )
         least = np.array(self.thresholds)
         return np.log(least) - np.log1p(-least)
+
+
+def _choices(sides: SideBySide) -> tuple[np.ndarray, np.ndarray]:
+    """(N, C) of booleans: the classes that each model gives, by its own thresholds."""
+    tasks: Any = sides.tasks
+    dense, pruned = (t._choose(x) for t, x in zip(tasks, sides.by_text(), strict=True))
+    return dense, pruned
 
 
 def _greatest(examples: Examples) -> int:

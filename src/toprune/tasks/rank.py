@@ -14,6 +14,7 @@ from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ class Rank(Task):
         text_role="query",
         pair_role="document",
         together="texts",
+    )
+    HUB_TAG: ClassVar[str] = "text-ranking"
+    EXAMPLE: ClassVar[str] = '[("a query", "a document"), ("a query", "another")]'
+    UNIT: ClassVar[str] = "queries"
+    AGREEMENT: ClassVar[str] = (
+        "Dense and pruned put the same document on top for {:.1f} % of the queries."
     )
 
     def num_outputs(self, examples: Examples) -> int:
@@ -134,6 +141,18 @@ class Rank(Task):
         logits = by_text(outputs, rows, len(texts))[:, 0].astype(np.float64)  # float32 ends at 17
         scores = np.exp(-np.logaddexp(0, -logits))
         return [{"score": float(score)} for score in scores]
+
+    def changes(self, sides: SideBySide) -> list[Change]:
+        """Queries with another document on top; `index` is the row of the dense model's."""
+        documents: Any = sides.examples.pairs
+        orders = [ranking(scores[:, 0], sides.examples.texts) for scores in sides.by_text()]
+        changes: list[Change] = []
+        for (_, (a, *_)), (_, (b, *_)) in zip(*orders, strict=True):
+            if a != b:
+                has_labels = sides.examples.labels is not None
+                gain = float(sides.label(b) - sides.label(a)) if has_labels else None
+                changes.append(Change(a, documents[a], documents[b], None, gain, around=None))
+        return changes
 
 
 def ranking(

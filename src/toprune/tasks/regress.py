@@ -10,6 +10,7 @@ from toprune.data.examples import Examples
 from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class Regress(Task):
         TEXT_PAIRS,
         label_type="number",
     )
+    HUB_TAG: ClassVar[str] = "text-classification"
+    NUMERIC: ClassVar[bool] = True
+    AGREEMENT: ClassVar[str] = "The predictions of dense and pruned correlate by {:.1f} (Pearson)."
 
     def num_outputs(self, examples: Examples) -> int:
         return 1
@@ -81,6 +85,15 @@ class Regress(Task):
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Answers:
         return [{"value": float(value)} for value in by_text(outputs, rows, len(texts))[:, 0]]
+
+    def changes(self, sides: SideBySide) -> list[Change]:
+        dense, pruned = (values[:, 0].astype(float).tolist() for values in sides.by_text())
+        changes: list[Change] = []
+        for i, (a, b) in enumerate(zip(dense, pruned, strict=True)):
+            label = sides.label(i)
+            gain = None if label is None else abs(a - label) - abs(b - label)
+            changes.append(Change(i, a, b, label, gain, distance=abs(a - b)))
+        return changes
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
 from toprune.tasks.classify import TEMPERATURE, class_names
+from toprune.tasks.side_by_side import Change, SideBySide
 from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 IGNORE = -100  # the target of a token that no word is judged by
 OUTSIDE = "O"
+SHOWN = 8  # words of a changed sentence that the report names
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}  # IOB2, IOBES and BILOU
 
 
@@ -60,6 +62,10 @@ class Tags(Task):
         text_role="list of words",
         words=True,
     )
+    HUB_TAG: ClassVar[str] = "token-classification"
+    EXAMPLE: ClassVar[str] = '["Ada lives in London"]'
+    UNIT: ClassVar[str] = "sentences"
+    AGREEMENT: ClassVar[str] = "Dense and pruned give the same tag to {:.1f} % of the words."
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -183,6 +189,46 @@ class Tags(Task):
                     for entity in entities([tags[i] for i in ids])
                 ]
         return answers
+
+    def changes(self, sides: SideBySide) -> list[Change]:
+        """Sentences in which a word has another tag; the gain is in words."""
+        changes: list[Change] = []
+        for i, (dense, pruned) in enumerate(zip(*_tags(sides), strict=True)):
+            places = np.flatnonzero(dense != pruned)
+            if not len(places):
+                continue
+            label, gain = sides.label(i), None
+            if label is not None:
+                label = np.asarray(label, np.int64)
+                right = [int((ids == label)[places].sum()) for ids in (dense, pruned)]
+                gain = float(right[1] - right[0])
+            words = sides.examples.texts[i]
+            shown = [
+                None if ids is None else _show(sides, words, ids, places.tolist())
+                for ids in (dense, pruned, label)
+            ]
+            changes.append(Change(i, *shown, gain))
+        return changes
+
+    def recalls(self, sides: SideBySide) -> list[dict[str, Any]]:
+        """By word."""
+        labels: Any = sides.examples.labels
+        ids = [
+            np.concatenate([np.zeros(0, int), *tags]).tolist() for tags in (labels, *_tags(sides))
+        ]
+        return sides.recalls_of_one_class(*ids, sides.outputs[0][0].shape[-1])
+
+
+def _tags(sides: SideBySide) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Tag ids of each text's words, by each model."""
+    counts, names = list(map(len, sides.examples.texts)), sides.names or ()
+    dense, pruned = (_read(outputs, sides.rows, counts, names) for outputs in sides.outputs)
+    return dense, pruned
+
+
+def _show(sides: SideBySide, words: Sequence[str], ids: np.ndarray, places: Sequence[int]) -> str:
+    parts = [f"{words[at]}: {sides.name(ids[at])}" for at in places[:SHOWN]]
+    return ", ".join([*parts, "..."] if len(places) > SHOWN else parts)
 
 
 def has_prefixes(names: Sequence[str]) -> bool:

@@ -13,10 +13,11 @@ from toprune.report.html.parts import (
     table,
     words,
 )
+from toprune.tasks import TASKS
+from toprune.tasks.base import Task
 
 Report = dict[str, Any]
 SHOWN = 20  # classes in the chart, those that moved most
-UNITS = {"tokens": "words", "rank": "queries", "answer": "questions"}
 OUTCOMES = {  # of an example: a class of the style, and words
     "lost": ("bad", "got worse"),
     "won": ("good", "got better"),
@@ -113,8 +114,7 @@ def _counted(report: Report) -> str:
     found, shown = report["changed"], len(report["changed"]["examples"])
     if found["count"] is None:
         return f"These {shown} are where dense and pruned are farthest apart."
-    unit = UNITS.get(report.get("task", ""), "examples")
-    unit = "sentences" if unit == "words" else unit
+    unit = TASKS.get(report.get("task", ""), Task).UNIT
     told = f"{number(report, 'changed', 'count', form=',')} {unit} get another answer than before."
     if "lost" in found:
         told += (
@@ -131,8 +131,8 @@ def _case(report: Report, at: int) -> str:
     if "pair" in case:
         lines.append(f"<blockquote>{words(case['pair'])}</blockquote>")
     told: list[tuple[str, str]] = []
-    alone = "dense" not in case and report.get("task") == "embed"
-    names = {"dense": "dense", "pruned": "cosine of the two vectors" if alone else "pruned"}
+    pruned = "pruned" if "dense" in case else "cosine of the two vectors"  # of single texts
+    names = {"dense": "dense", "pruned": pruned}
     for key, name in (names | {"label": "label"}).items():
         if key in case:
             told.append((name, _answer(report, at, key)))

@@ -15,7 +15,7 @@ from toprune.report.html.parts import (
     table,
     words,
 )
-from toprune.report.terminal import AGREEMENT
+from toprune.tasks import TASKS
 
 Report = dict[str, Any]
 
@@ -37,8 +37,8 @@ def verdict(report: Report) -> str:
 
 def quality(report: Report) -> str:
     agree = ""
-    if "agreement" in report and report.get("task") in AGREEMENT:
-        agree = AGREEMENT[report["task"]].format(100 * report["agreement"])
+    if "agreement" in report and report.get("task") in TASKS:
+        agree = TASKS[report["task"]].AGREEMENT.format(100 * report["agreement"])
     if "difference" not in report:
         alone = _alone(report) if "metrics" in report else ""
         if not alone and "budget" in report:
