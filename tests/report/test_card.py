@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 import toprune
 from support import synthetic
 from support.models import make_model, make_tokenizer
+from toprune.bundle.bundle import read_report
 from toprune.bundle.hub import push
 from toprune.errors import UserError
 from toprune.report.html.files import write_report
@@ -29,7 +30,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_hub_reads_our_metrics(bundle: Path) -> None:
     card: Any = ModelCard.load(bundle / "README.md")
-    report: Any = toprune.bundle.read_report(bundle)
+    report: Any = read_report(bundle)
     assert card.data.pipeline_tag == "text-classification"
     assert "token-pruning" in card.data.tags
     found = {result.metric_type: result.metric_value for result in card.data.eval_results}
@@ -81,7 +82,7 @@ def test_a_bundle_is_pushed_without_the_texts(
 ) -> None:
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(Hub, "error", None)
-    report: Any = toprune.bundle.read_report(bundle)
+    report: Any = read_report(bundle)
     text = "what nobody else should read"
     report["inputs"] = {"model": f"/home/{text}/dense", "data": f"/{text}/tickets.csv"}
     report["changed"]["examples"] = [{"text": text, "dense": "a", "pruned": "b", "label": "a"}]

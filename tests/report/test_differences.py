@@ -166,9 +166,7 @@ def test_ranking_is_by_the_first_document():
 
 def test_numbers_are_told_by_how_far_they_are_apart():
     found = differences(
-        side_by_side(
-            "regress", ["a", "b", "c"], [[1], [2], [3]], [[1.5], [0], [3.25]], [1.0, 0.0, 3.0]
-        )
+        side_by_side("regress", [*"abc"], [[1], [2], [3]], [[1.5], [0], [3.25]], [1.0, 0.0, 3.0])
     )
     assert found["changed"]["count"] is None
     told = [(c["text"], c["pruned"], c["outcome"]) for c in found["changed"]["examples"]]

@@ -213,17 +213,15 @@ class Answer(Task):
         dense, pruned = (t.answers(x, sides.rows, pairs, None) for t, x in models)
         judged = None
         if sides.examples.labels is not None:
-            judged = [t.judge(x, sides.rows, sides.examples) for t, x in models]
+            judged = [(t, t.judge(x, sides.rows, sides.examples)) for t, x in models]
         changes: list[Change] = []
         for i, (a, b) in enumerate(zip(dense, pruned, strict=True)):
             if a["answer"] == b["answer"]:
                 continue
             golds, gain = sides.label(i), None
             if judged is not None:
-                f1 = [
-                    t.metrics(j[i : i + 1])["f1"] for t, j in zip(sides.tasks, judged, strict=True)
-                ]
-                gain = f1[1] - f1[0]
+                before, after = (task.metrics(row[i : i + 1])["f1"] for task, row in judged)
+                gain = after - before
             label = None if golds is None else (golds[0][0] if golds else "")
             changes.append(Change(i, a["answer"], b["answer"], label, gain, around=a["start"]))
         return changes

@@ -138,9 +138,7 @@ class Embed(Task):
         )
         if not has_pairs:
             cosines = (dense * pruned).sum(-1).tolist()
-            return [
-                Change(i, None, cosine, distance=1 - cosine) for i, cosine in enumerate(cosines)
-            ]
+            return [Change(i, None, x, distance=1 - x) for i, x in enumerate(cosines)]
         a, b = ((v[:n] * v[n:]).sum(-1).tolist() for v in (dense, pruned))
         return [Change(i, a[i], b[i], sides.label(i), distance=abs(a[i] - b[i])) for i in range(n)]
 

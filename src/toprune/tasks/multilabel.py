@@ -168,13 +168,11 @@ class Multilabel(Task):
         dense, pruned = _choices(sides)
         changes: list[Change] = []
         for i in np.flatnonzero((dense != pruned).any(1)).tolist():
-            ids, (a, b) = sides.label(i), (np.flatnonzero(chosen[i]) for chosen in (dense, pruned))
+            ids = sides.label(i)
+            a, b = (np.flatnonzero(chosen[i]).tolist() for chosen in (dense, pruned))
             gain = None if ids is None else float(len({*a} ^ {*ids}) - len({*b} ^ {*ids}))
-            names = [
-                None if one is None else ", ".join(map(sides.name, one)) or "(none)"
-                for one in (a, b, ids)
-            ]
-            changes.append(Change(i, *names, gain))
+            label = None if ids is None else _listed(sides, ids)
+            changes.append(Change(i, _listed(sides, a), _listed(sides, b), label, gain))
         return changes
 
     def recalls(self, sides: SideBySide) -> list[dict[str, Any]]:
@@ -204,6 +202,10 @@ def _choices(sides: SideBySide) -> tuple[np.ndarray, np.ndarray]:
     tasks: Any = sides.tasks
     dense, pruned = (t._choose(x) for t, x in zip(tasks, sides.by_text(), strict=True))
     return dense, pruned
+
+
+def _listed(sides: SideBySide, ids: Sequence[int]) -> str:
+    return ", ".join(map(sides.name, ids)) or "(none)"
 
 
 def _greatest(examples: Examples) -> int:

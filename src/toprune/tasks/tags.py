@@ -207,16 +207,15 @@ class Tags(Task):
                 None if ids is None else _show(sides, words, ids, places.tolist())
                 for ids in (dense, pruned, label)
             ]
-            changes.append(Change(i, *shown, gain))
+            changes.append(Change(i, shown[0], shown[1], shown[2], gain))
         return changes
 
     def recalls(self, sides: SideBySide) -> list[dict[str, Any]]:
         """By word."""
         labels: Any = sides.examples.labels
-        ids = [
-            np.concatenate([np.zeros(0, int), *tags]).tolist() for tags in (labels, *_tags(sides))
-        ]
-        return sides.recalls_of_one_class(*ids, sides.outputs[0][0].shape[-1])
+        dense, pruned = _tags(sides)
+        ids = [[i for tags in texts for i in tags] for texts in (labels, dense, pruned)]
+        return sides.recalls_of_one_class(ids[0], ids[1], ids[2], sides.outputs[0][0].shape[-1])
 
 
 def _tags(sides: SideBySide) -> tuple[list[np.ndarray], list[np.ndarray]]:
