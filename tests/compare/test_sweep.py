@@ -408,7 +408,7 @@ def test_engines_that_cannot_be(words: list[str], line: str, place: Path, tmp_pa
 
 
 def test_ray_is_not_imported_unasked():
-    code = "import sys, toprune.sweep, toprune.cli.grid; print('ray' in sys.modules)"
+    code = "import sys, toprune.compare.sweep, toprune.cli.grid; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

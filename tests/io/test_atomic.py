@@ -11,7 +11,7 @@ from toprune.io.atomic import draft
 PROGRAM = """
 import sys
 from pathlib import Path
-from toprune.drafts import draft
+from toprune.io.atomic import draft
 
 with draft(Path(sys.argv[1])) as made:
     if sys.argv[2] == "folder":
