@@ -4,108 +4,16 @@ runtime start without torch. The rules read the source, so a lazy or a type-only
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-import toprune
+from support.source_tree import LEVELS, MODULES, ROOT, folder_of, imported_names, tree_of, way_to
 
-ROOT = Path(toprune.__file__).parent
-# From the lowest to the highest; names in one entry share a storey.
-STOREYS = (
-    ("errors",),
-    ("io",),
-    ("plan",),
-    ("data",),
-    ("tasks",),
-    ("models",),
-    ("pruning",),
-    ("training",),
-    ("methods",),
-    ("report",),
-    ("run",),
-    ("bundle",),
-    ("export",),
-    ("api", "request"),
-    ("compare",),
-    ("inspection",),
-    ("__init__",),  # the public names, which the command line calls
-    ("cli",),
-    ("__main__",),
-)
-LEVELS = {name: level for level, names in enumerate(STOREYS) for name in names}
 # Importing a module of these loads nothing of HEAVY, directly or through other modules.
 TORCH_FREE = ("errors", "io", "plan", "data", "tasks", "report", "run", "__init__", "cli")
 TORCH_FREE += ("__main__", "bundle.bundle", "compare.timing", "models.sentence_transformers")
 HEAVY = {"torch", "transformers", "onnx", "ray", "sklearn", "scipy", "pandas", "pyarrow"}
 HEAVY |= {"datasets", "safetensors", "accelerate"}
-MODULES = {
-    ".".join(("toprune", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
-    for path in sorted(ROOT.rglob("*.py"))
-}
-
-
-def folder_of(module: str) -> str:
-    """The entry of STOREYS that a module of toprune belongs to."""
-    return module.split(".")[1] if "." in module else "__init__"
-
-
-def imported_names(nodes: Iterator[ast.AST], module: str) -> Iterator[str]:
-    """The modules that import statements name; of toprune's own, the most exact one."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module} has a relative import"
-            base = node.module or ""
-            for alias in node.names:
-                name = f"{base}.{alias.name}"
-                yield name if name in MODULES else base
-
-
-def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when a module is imported: none in functions, none for type checkers."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from at_import_time(child)
-
-
-@cache
-def tree_of(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
-
-
-@cache
-def loads(module: str) -> tuple[str, ...]:
-    """What importing a module imports directly: `a.b.c` also runs `a` and `a.b`."""
-    names = [*imported_names(at_import_time(tree_of(module)), module), module]
-    parents = [
-        ".".join(parts[:count])
-        for parts in (name.split(".") for name in names)
-        for count in range(1, len(parts) + 1)
-    ]
-    return tuple(dict.fromkeys(name for name in parents if name != module))
-
-
-def way_to_heavy(module: str) -> list[str]:
-    """The chain of imports from a module to a package that it must not load; empty if none."""
-    ways, seen = [[module]], {module}
-    for way in ways:
-        for name in loads(way[-1]):
-            if name in HEAVY:
-                return [*way, name]
-            if name in MODULES and name not in seen:
-                seen.add(name)
-                ways.append([*way, name])
-    return []
 
 
 def test_every_folder_has_a_storey():
@@ -132,7 +40,7 @@ def test_starts_without_torch(place: str):
         if folder_of(module) == place or module.removeprefix("toprune.") == place
     ]
     assert modules
-    assert [" -> ".join(way) for module in modules if (way := way_to_heavy(module))] == []
+    assert [" -> ".join(way) for module in modules if (way := way_to(HEAVY, module))] == []
 
 
 def test_the_runtime_starts_without_torch():

@@ -6,7 +6,7 @@
 import ast
 from pathlib import Path
 
-from support.source_tree import STOREYS, loads, modules, tree
+from support.source_tree import MODULES, STOREYS, tree_of, way_to
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 BEGIN, END = "<!-- storeys: generated -->", "<!-- storeys: end -->"
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- storeys: generated -->", "<!-- storeys: end -->"
 
 def first_sentence(name: str) -> str:
     """The first sentence of a module's docstring, on one line."""
-    text = " ".join((ast.get_docstring(tree(name)) or "").split("\n\n")[0].split())
+    text = " ".join((ast.get_docstring(tree_of(name)) or "").split("\n\n")[0].split())
     head, dot, _ = text.partition(". ")
     return (head + dot).strip().replace("|", "\\|")
 
@@ -24,12 +24,11 @@ def table() -> str:
     lines = ["| module | what is in it | torch |", "|---|---|---|"]
     for names in STOREYS:
         for folder in names:
-            below = [m for m in modules() if m.split(".")[1:2] == [folder]]
-            for name in below:
+            for name in (m for m in MODULES if m.split(".")[1:2] == [folder]):
                 title = name.removeprefix("toprune.").replace(".", "/")
-                is_package = modules()[name].name == "__init__.py"
+                is_package = MODULES[name].name == "__init__.py"
                 title = f"**`{title}/`**" if is_package else f"`{title}.py`"
-                brings = "yes" if "torch" in loads(name) else ""
+                brings = "yes" if way_to({"torch"}, name) else ""
                 lines.append(f"| {title} | {first_sentence(name)} | {brings} |")
     return "\n".join(lines)
 

@@ -1,13 +1,14 @@
-"""The source tree as a graph: its modules, what each imports, and which of them bring torch."""
+"""The source tree as a graph: its modules and storeys, what each imports, and which bring torch."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src"
-PACKAGE = "toprune"
-# Low to high: a module imports from its own storey and from those before it.
+import toprune
+
+ROOT = Path(toprune.__file__).parent
+# From the lowest to the highest; names in one entry share a storey.
 STOREYS = (
     ("errors",),
     ("io",),
@@ -22,80 +23,76 @@ STOREYS = (
     ("run",),
     ("bundle",),
     ("export",),
-    ("request", "api"),
+    ("api", "request"),
     ("compare",),
     ("inspection",),
+    ("__init__",),  # the public names, which the command line calls
     ("cli",),
+    ("__main__",),
 )
+LEVELS = {name: level for level, names in enumerate(STOREYS) for name in names}
+MODULES = {
+    ".".join(("toprune", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
 
 
-@cache
-def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name; a package is named by its folder."""
-    found: dict[str, Path] = {}
-    for path in sorted((SOURCE / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+def folder_of(module: str) -> str:
+    """The entry of STOREYS that a module of toprune belongs to."""
+    return module.split(".")[1] if "." in module else "__init__"
 
 
-@cache
-def tree(name: str) -> ast.Module:
-    return ast.parse(modules()[name].read_text(encoding="utf-8"))
-
-
-def imports(name: str, *, at_load: bool = False) -> set[str]:
-    """The dotted names that a module imports, other packages included.
-
-    Args:
-        name: A module of `modules()`.
-        at_load: Only what runs when the module is loaded: no imports inside functions or under
-            `if TYPE_CHECKING`.
-
-    Returns:
-        Modules of this package by their full name, others as they are written.
-    """
-    nodes = _loaded(tree(name)) if at_load else ast.walk(tree(name))
-    found: set[str] = set()
+def imported_names(nodes: Iterator[ast.AST], module: str) -> Iterator[str]:
+    """The modules that import statements name; of toprune's own, the most exact one."""
     for node in nodes:
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            base = node.module or ""
             for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                found.add(full if full in modules() else node.module)
-    return found
+                name = f"{base}.{alias.name}"
+                yield name if name in MODULES else base
 
 
-def _loaded(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when a module is loaded."""
+def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when a module is imported: none in functions, none for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
         yield child
-        yield from _loaded(child)
+        yield from at_import_time(child)
 
 
 @cache
-def loads(name: str) -> frozenset[str]:
-    """The top-level packages that loading a module brings, through every module it loads."""
-    seen, left, packages = set[str](), [name], set[str]()
-    while left:
-        module = left.pop()
-        parents = [module.rpartition(".")[0]] if "." in module else []
-        for other in (*imports(module, at_load=True), *parents):
-            root = other.partition(".")[0]
-            if root != PACKAGE:
-                packages.add(root)
-            elif other in modules() and other not in seen:
-                seen.add(other)
-                left.append(other)
-    return frozenset(packages)
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
-def storey(name: str) -> int:
-    """The number of the storey that a module stands on; -1 for the package's own front."""
-    folder = name.split(".")[1] if "." in name else ""
-    return next((i for i, names in enumerate(STOREYS) if folder in names), -1)
+@cache
+def loads(module: str) -> tuple[str, ...]:
+    """What importing a module imports directly: `a.b.c` also runs `a` and `a.b`."""
+    names = [*imported_names(at_import_time(tree_of(module)), module), module]
+    parents = [
+        ".".join(parts[:count])
+        for parts in (name.split(".") for name in names)
+        for count in range(1, len(parts) + 1)
+    ]
+    return tuple(dict.fromkeys(name for name in parents if name != module))
+
+
+def way_to(packages: Collection[str], module: str) -> list[str]:
+    """The chain of imports that loads one of these packages with a module; empty if none does."""
+    ways, seen = [[module]], {module}
+    for way in ways:
+        for name in loads(way[-1]):
+            if name in packages:
+                return [*way, name]
+            if name in MODULES and name not in seen:
+                seen.add(name)
+                ways.append([*way, name])
+    return []
