@@ -28,10 +28,10 @@ from toprune.tasks import (
     task_for,
     texts_of,
 )
+from toprune.tasks.base import by_text
 from toprune.tasks.classify import class_names
 from toprune.tasks.regress import ranks
 from toprune.tasks.tokenize import Row
-from toprune.tasks.windows import by_text
 
 classify, regress = Classify(), Regress()
 MASK = torch.ones(5, 7)  # of the texts; heads that read one token do not look at it

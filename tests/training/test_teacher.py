@@ -10,9 +10,9 @@ import torch
 from support.models import FAMILIES, make_model, make_tokenizer
 from support.probing import states
 from support.strategies import LAYERS, WIDTH, logits, pad, random_text
-from toprune.models.sentence_transformers import pool
 from toprune.pruning.attach import attached
 from toprune.tasks import Answer, Classify, Embed, Tags
+from toprune.tasks.pool import pool
 from toprune.training import teacher as module
 from toprune.training.features import Collate
 from toprune.training.teacher import Teacher, teach

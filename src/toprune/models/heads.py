@@ -15,9 +15,9 @@ from transformers import (
 
 from toprune.errors import UserError
 from toprune.models.families import family_named, pools_all
-from toprune.models.sentence_transformers import pool
 from toprune.plan.plan import Restore
 from toprune.tasks import Task
+from toprune.tasks.pool import pool
 
 HEADS: dict[str, Any] = {
     "sequence": AutoModelForSequenceClassification,

@@ -1,41 +1,18 @@
-"""From the states of a text's tokens to one vector, and where sentence-transformers writes how.
-
-numpy alone at import: the runtime pools what the ONNX file gives as the torch model's states were
-pooled while pruning, by the same function.
-"""
+"""Directories of sentence-transformers: read and write how they pool token states."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from toprune.errors import UserError
 from toprune.io.untrusted import inside, read_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from toprune.tasks.embed import Embed
-
-Array = TypeVar("Array", np.ndarray, "Tensor")
 
 FLAG = "pooling_mode_"  # before 6.0 each kind of pooling had a flag of its own
 KINDS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
 HOME = "sentence_transformers.models"  # where every version finds its modules
-
-
-def pool(states: Array, mask: Array, pooling: str) -> Array:
-    """(B, S, D), live tokens (B, S) -> (B, D): the mean over live tokens, or the first one's state.
-
-    For "cls" the first row alone, (B, 1, D), is enough.
-    """
-    if pooling == "cls":
-        return states[:, 0]
-    live = (mask != 0)[..., None]  # (B, S, 1)
-    total: Any = (states * live).sum(1)
-    total /= live.sum(1)  # in place: numpy would answer float32 / int64 with float64
-    return total
 
 
 def read_pooling(folder: str | Path) -> dict[str, Any] | None:

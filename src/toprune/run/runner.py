@@ -8,14 +8,14 @@ from typing import Any, Literal
 import numpy as np
 
 from toprune.errors import UserError
-from toprune.models.sentence_transformers import pool
 from toprune.plan.plan import Plan
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
 from toprune.run.manifest import GRAPHS, Precision, Sheet
 from toprune.run.reader import Given, Reader, open_reader
+from toprune.tasks.base import by_text
 from toprune.tasks.embed import unit
+from toprune.tasks.pool import pool
 from toprune.tasks.tokenize import Row
-from toprune.tasks.windows import by_text
 
 AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory,
 AHEAD_SIZE = 1 << 23  # or fewer, when these are so many characters, or bytes of pixels

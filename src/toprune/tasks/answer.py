@@ -8,9 +8,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -18,9 +18,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.plan.plan import Score
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, check_stride
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +52,13 @@ class Answer(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("f1", "exact")  # with no_answer `metrics` adds best_*
     HEAD: ClassVar[str] = "answer"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
+    NUM_OUTPUTS: ClassVar[int | None] = 2
+    MAX_LENGTH: ClassVar[int | None] = 384  # not all that fit are of use
+    SCORE: ClassVar[Score | None] = "probes"  # an early layer knows too little to rank only once
+    KEEPS_FIRST: ClassVar[bool] = True
+    PAIR_ROLES: ClassVar[tuple[str, str] | None] = ("question", "context")
+    BY_TOKEN: ClassVar[bool] = True
+    FINDS_SPANS: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task answer reads a question (--text), a context (--pair) and answers (--label)",
         QUESTIONS,
@@ -79,17 +86,17 @@ class Answer(Task):
             raise UserError(f"a threshold of {self.threshold} is no number; 0 is usual")
 
     @property
-    def whole(self) -> bool:
-        """Every token has an answer of its own."""
-        return True
-
-    @property
     def restore(self) -> Literal["zero", "last"]:
         """With what a dropped token comes back for the head."""
         return self.dropped
 
-    def num_outputs(self, examples: Examples) -> int:
-        return 2
+    @property
+    def needs_tuning(self) -> bool:
+        return self.no_answer
+
+    def tune(self, outputs: Outputs, rows: Rows, examples: Examples) -> Self:
+        """Choose the threshold for "no answer" that gives the best F1."""
+        return replace(self, threshold=best_threshold(self.judge(outputs, rows, examples)))
 
     def head(self, examples: Examples) -> dict[str, Any]:
         """A new head: what the config says of an old one (see `check_head`) is no longer true."""

@@ -14,9 +14,8 @@ from toprune.data.examples import Examples
 from toprune.data.labels import fold
 from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text, check_stride
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +32,9 @@ class Classify(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("accuracy", "f1", "matthews")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    MIN_CLASSES: ClassVar[int] = 2
+    HAS_LABEL_NAMES: ClassVar[bool] = True
+    READS_IMAGES: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task classify reads a text (--text), or two (--pair), and a class (--label)",
         TEXTS,
@@ -70,17 +72,20 @@ class Classify(Task):
                 f"the model's head has {outputs} output(s) for {kind}, not one per class; "
                 "use the task regress, rank or multilabel, or a model fine-tuned for classes"
             )
-        if examples.labels is not None and max(examples.labels) >= outputs:
-            raise UserError(
-                f"labels go up to {max(examples.labels)}, but the model's head has {outputs} "
-                f"classes (0 to {outputs - 1}); fine-tune a head for these labels first "
-                "(toprune finetune)"
-            )
+        self.check_labels(examples, outputs)
         names, own = examples.label_names or [], class_names(config) or []
         if fold(names) != fold(own) and set(fold(names)) == set(fold(own)):
             raise UserError(
                 f"the data orders its classes {', '.join(names)}, the model {', '.join(own)}; "
                 "load the data with the model's label_names"
+            )
+
+    def check_labels(self, examples: Examples, outputs: int) -> None:
+        if examples.labels is not None and max(examples.labels) >= outputs:
+            raise UserError(
+                f"labels go up to {max(examples.labels)}, but the model's head has {outputs} "
+                f"classes (0 to {outputs - 1}); fine-tune a head for these labels first "
+                "(toprune finetune)"
             )
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":

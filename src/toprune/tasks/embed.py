@@ -12,10 +12,10 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text
+from toprune.tasks.pool import Array, pool
 from toprune.tasks.regress import correlate, ranks
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,7 @@ class Embed(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
     HEAD: ClassVar[str] = "encoder"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("last_hidden_state",)
+    POOLS: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task embed reads a text (--text), or two (--pair) and their similarity (--label)",
         TEXTS,
@@ -73,12 +74,16 @@ class Embed(Task):
         """Zeros make a mean too short: where its length counts, dropped tokens come back."""
         return self.dropped if self.normalize else "last"
 
-    def num_outputs(self, examples: Examples) -> int:
-        """Asked by fine-tuning alone, which ends here: a good vector takes more than one loss."""
+    def check_finetune(self) -> None:
+        """A good vector takes more than one loss."""
         raise UserError(BROUGHT)
 
     def check_head(self, config: Any, examples: Examples) -> None:
         """Any encoder gives states to pool."""
+
+    def pool(self, states: Array, mask: Array) -> Array:
+        """(B, S, D), live tokens (B, S) -> (B, D), not normalised."""
+        return pool(states, mask, self.pooling)
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """(B, D) -> (B,): the vector along one random direction, the same in every run.
@@ -104,7 +109,7 @@ class Embed(Task):
                 "vectors are judged by pairs of texts with a similarity; "
                 "name the second text's column and the label's"
             )
-        one, other = np.split(self._vectors(outputs, rows, 2 * len(examples)), 2)
+        one, other = np.split(by_text(outputs, rows, 2 * len(examples)), 2)
         return np.stack([_cosine(one, other), np.asarray(examples.labels, np.float64)], 1)
 
     def metrics(self, judged: np.ndarray) -> dict[str, float]:
@@ -118,17 +123,19 @@ class Embed(Task):
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """The mean cosine between the two models' vectors of the same text."""
         count = len(examples) * (1 if examples.pairs is None else 2)
-        a, b = (self._vectors(outputs, rows, count) for outputs in (one, other))
+        a, b = (by_text(outputs, rows, count) for outputs in (one, other))
         return float(_cosine(a, b).mean())
+
+    def by_text(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
+        """(count, D), of length one if so set."""
+        vectors = by_text(outputs, rows, count)
+        return unit(vectors) if self.normalize else vectors
 
     def answers(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Answers:
         """`vector`, of length one if so set."""
-        vectors = self._vectors(outputs, rows, len(texts))
-        if self.normalize:
-            vectors = unit(vectors)
-        return [{"vector": vector} for vector in vectors.tolist()]
+        return [{"vector": v} for v in self.by_text(outputs, rows, len(texts)).tolist()]
 
     def changes(self, sides: SideBySide) -> list[Change]:
         """The cosine of a pair's vectors; for single texts, of the two models' vectors."""
@@ -141,10 +148,6 @@ class Embed(Task):
             return [Change(i, None, x, distance=1 - x) for i, x in enumerate(cosines)]
         a, b = ((v[:n] * v[n:]).sum(-1).tolist() for v in (dense, pruned))
         return [Change(i, a[i], b[i], sides.label(i), distance=abs(a[i] - b[i])) for i in range(n)]
-
-    def _vectors(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
-        """(count, D), not normalised."""
-        return by_text(outputs, rows, count)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

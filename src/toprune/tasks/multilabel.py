@@ -1,8 +1,8 @@
 """Any number of classes per text or pair, none included: one yes or no for each class."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -10,10 +10,9 @@ from toprune.data.examples import Examples
 from toprune.data.labels import fold
 from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text, check_stride
 from toprune.tasks.classify import class_names
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import by_text, check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +30,8 @@ class Multilabel(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    HAS_LABEL_NAMES: ClassVar[bool] = True
+    READS_IMAGES: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task multilabel reads a text (--text), or two (--pair), and a list of classes "
         "(--label)",
@@ -56,6 +57,9 @@ class Multilabel(Task):
         object.__setattr__(self, "thresholds", tuple(map(float, self.thresholds)))  # from JSON
         if self.classes:
             self._cuts(self.classes)
+
+    def sized(self, outputs: Callable[[], int]) -> Self:
+        return self if self.classes else replace(self, classes=outputs())
 
     def num_outputs(self, examples: Examples) -> int:
         if examples.label_names is not None:

@@ -13,9 +13,8 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +35,9 @@ class Rank(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("ndcg@10", "mrr@10", "map")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    NUM_OUTPUTS: ClassVar[int | None] = 1
+    KEEPS_FIRST: ClassVar[bool] = True
+    PAIR_ROLES: ClassVar[tuple[str, str] | None] = ("query", "document")
     READS: ClassVar[Reads] = Reads(
         "the task rank reads a query (--text), a document (--pair) and a relevance (--label)",
         QUERIES,
@@ -53,9 +55,6 @@ class Rank(Task):
     AGREEMENT: ClassVar[str] = (
         "Dense and pruned put the same document on top for {:.1f} % of the queries."
     )
-
-    def num_outputs(self, examples: Examples) -> int:
-        return 1
 
     def check_head(self, config: Any, examples: Examples) -> None:
         if config.num_labels != 1:

@@ -9,9 +9,8 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import by_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +22,8 @@ class Regress(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     HEAD: ClassVar[str] = "sequence"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    NUM_OUTPUTS: ClassVar[int | None] = 1
+    READS_IMAGES: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task regress reads a text (--text), or two (--pair), and a number (--label)",
         TEXTS,
@@ -33,9 +34,6 @@ class Regress(Task):
     HUB_TAG: ClassVar[str] = "text-classification"
     NUMERIC: ClassVar[bool] = True
     AGREEMENT: ClassVar[str] = "The predictions of dense and pruned correlate by {:.1f} (Pearson)."
-
-    def num_outputs(self, examples: Examples) -> int:
-        return 1
 
     def head(self, examples: Examples) -> dict[str, Any]:
         return {"problem_type": "regression"}

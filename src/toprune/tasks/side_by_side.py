@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toprune.data.examples import Examples
-from toprune.tasks.windows import by_text
+from toprune.tasks.base import by_text
 
 if TYPE_CHECKING:
     from toprune.tasks.base import Outputs, Rows, Task

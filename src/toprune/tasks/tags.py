@@ -15,10 +15,9 @@ from toprune.data.examples import Examples
 from toprune.data.labels import fold
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task
+from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, check_stride
 from toprune.tasks.classify import TEMPERATURE, class_names
 from toprune.tasks.side_by_side import Change, SideBySide
-from toprune.tasks.windows import check_stride
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +53,9 @@ class Tags(Task):
     METRICS: ClassVar[tuple[str, ...]] = ("f1", "precision", "recall", "accuracy")
     HEAD: ClassVar[str] = "tokens"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
+    HAS_LABEL_NAMES: ClassVar[bool] = True
+    BY_TOKEN: ClassVar[bool] = True
+    TARGET_BY_TOKEN: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task tokens reads a list of words (--text) and a list of tags (--label)",
         ("tokens", "words", "text", "sentence"),
@@ -69,11 +71,6 @@ class Tags(Task):
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
-
-    @property
-    def whole(self) -> bool:
-        """Every token has an answer of its own."""
-        return True
 
     def num_outputs(self, examples: Examples) -> int:
         if examples.label_names is not None:
