@@ -158,6 +158,7 @@ class Task(Protocol):
         answers `changed`. Called with labels; empty where answers are not classes."""
         return []
 
+
 def by_text(outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
     """(count, C): the mean over the windows of each text, every window counting alike."""
     if not len(outputs):
