@@ -5,7 +5,7 @@ OTHERS := .venv-consumers
 # Options for the target at hand: make demo ARGS=--quick, make test ARGS="-k plan".
 ARGS ?=
 
-.PHONY: venv demo test browser lint docs consumers clean
+.PHONY: venv demo test test-fast browser lint docs consumers consumers-bundle clean
 
 venv: $(READY)
 
@@ -22,6 +22,11 @@ demo: $(READY)
 # Two workers of one thread each: torch's own threads would fight over two cores.
 test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+
+# What takes under a minute on two idle cores: no training, no export, no browser.
+FAST := tests/plan tests/io tests/data tests/report
+test-fast: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' $(FAST) $(ARGS)
 
 # For the tests of pages: Debian's chromium, where we may install it. Without one they are skipped;
 # with TOPRUNE_BROWSER=required (.ci/run) they fail.
@@ -51,10 +56,12 @@ $(OTHERS)/.ready: constraints.txt consumers/requirements.txt
 		--requirement consumers/requirements.txt
 	touch $@
 
-consumers: export HF_HUB_OFFLINE = 1
-consumers: $(READY) $(OTHERS)/.ready
+consumers-bundle consumers: export HF_HUB_OFFLINE = 1
+consumers-bundle: $(READY)
 	rm -rf build/consumers
 	$(BIN)/python consumers/make_bundle.py build/consumers
+
+consumers: consumers-bundle $(OTHERS)/.ready
 	$(OTHERS)/bin/python consumers/check.py build/consumers
 
 clean:

@@ -44,7 +44,8 @@ WAYS = {
 class Half(Learner):
     """As the Trainer does with `bf16`."""
 
-    def forward(self, **batch: Any) -> Any:
+    # Learners are called with names alone, so this takes all that they take.
+    def forward(self, **batch: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return super().forward(**batch)
 

@@ -393,7 +393,8 @@ def curve(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
         ms = milliseconds(times, 1)
         costs = [ms[str(n)] for n in CURVE]
         most: dict[str, dict[str, float]] = {}
-        for schedule, length in product(SCHEDULES, args.lengths):
+        lengths: list[int] = args.lengths
+        for schedule, length in product(SCHEDULES, lengths):
             entering = scheduled(schedule, "received", graphs.sizes).lengths(length)
             at = partial(np.interp, xp=CURVE, fp=costs)
             cost = sum(at(n) + 2 * at(k) for n, k in pairwise([*entering, 1]))

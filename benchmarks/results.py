@@ -3,7 +3,7 @@
     python benchmarks/results.py mrpc --budget 67% --score probe --seed 0
     python benchmarks/results.py --all          # everything that is not there yet, cheapest first
 
-One recipe for all (`toprune.fit.Training`), the last epoch, no choice by the reported sets. With
+One recipe for all (`Training`), the last epoch, no choice by the reported sets. With
 `--select` a run reports on texts of train that neither model was trained on (IMDB) or that are held
 out of pruning (others): the place to try recipes.
 """
@@ -133,8 +133,9 @@ def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, di
     tokenizer = load_tokenizer(source)
     features = encode(tokenizer, kind, train_set, sets.MAX_LENGTH[spec.task])
     change_top, change_training = VARIANTS[spec.variant]
-    training = EPOCHS.get(spec.task, {}) | change_training
+    training: dict[str, Any] = {"seed": spec.seed} | EPOCHS.get(spec.task, {}) | change_training
     top_names, training_names = Top.__dataclass_fields__, Training.__dataclass_fields__
+    training |= {k: v for k, v in settings.items() if k in training_names}
     job = Job(
         model=load_model(source, kind, train_set),
         tokenizer=tokenizer,
@@ -144,11 +145,7 @@ def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, di
         budget=Budget.parse(spec.budget),
         score=spec.score,
         method=Top(**change_top | {k: v for k, v in settings.items() if k in top_names}),
-        training=Training(
-            **{"seed": spec.seed}
-            | training
-            | {k: v for k, v in settings.items() if k in training_names}
-        ),
+        training=Training(**training),
         work=CACHE / "work" / (spec.name + "-select" * select),
     )
     return job, reported

@@ -18,7 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from optimum.onnxruntime import ORTModelForQuestionAnswering, ORTModelForSequenceClassification
+
+# Pyright sees our environment, which has no optimum: it wants transformers 4.
+from optimum.onnxruntime import (  # pyright: ignore[reportMissingImports]
+    ORTModelForQuestionAnswering,
+    ORTModelForSequenceClassification,
+)
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -67,7 +72,7 @@ def optimum_singly(folder: Path, texts: Texts) -> np.ndarray:
 
 
 def text_classification(folder: Path, texts: Texts) -> np.ndarray:
-    classify = pipeline(
+    classify: Any = pipeline(
         "text-classification",
         model=ORTModelForSequenceClassification.from_pretrained(folder),
         tokenizer=AutoTokenizer.from_pretrained(folder),
@@ -113,7 +118,8 @@ def optimum_answer(folder: Path, texts: Texts) -> np.ndarray:
 def question_answering(folder: Path, texts: Texts) -> np.ndarray:
     """The first character of each answer and the one past its last. Answers of up to 30 tokens, as
     ours, and not stretched to whole words."""
-    answer = pipeline(
+    make: Any = pipeline  # transformers 5, which pyright reads, has no such task
+    answer = make(
         "question-answering",
         model=ORTModelForQuestionAnswering.from_pretrained(folder),
         tokenizer=AutoTokenizer.from_pretrained(folder),

@@ -28,7 +28,7 @@ from toprune.export.export import export
 from toprune.models.families import family_of, sizes_of
 from toprune.models.heads import HEADS
 from toprune.models.load import load_tokenizer
-from toprune.plan.plan import Plan, probe_of
+from toprune.plan.plan import probe_of
 from toprune.plan.schedule import geometric
 from toprune.tasks import QUERY_STAYS, Answer, Classify, Embed, Rank, Task, settings_of, texts_of
 from toprune.training.batches import in_batches
