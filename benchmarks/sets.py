@@ -14,12 +14,13 @@ import numpy as np
 
 from toprune.data import glue
 from toprune.data.examples import Examples
+from toprune.data.sets import load_preset
 from toprune.tasks import TASKS
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 GLUE = {name: glue.GLUE[name] for name in ("mrpc", "rte", "cola", "stsb")}
 MAX_LENGTH = {name: task.max_length for name, task in GLUE.items()} | {"imdb": 256, "20news": 512}
-TASK = {name: GLUE[name].kind if name in GLUE else "classify" for name in MAX_LENGTH}
+TASK = {name: GLUE[name].task if name in GLUE else "classify" for name in MAX_LENGTH}
 METRIC = {
     "mrpc": "accuracy",
     "rte": "accuracy",
@@ -86,8 +87,8 @@ def _read(name: str, part: str) -> Examples:
 
 def read_glue(name: str, part: str | None = None) -> dict[str, Examples]:
     """The sets of a GLUE task's official files."""
-    reads = TASKS[glue.GLUE[name].kind].READS
-    return glue.load_glue(name, DATA / "glue", reads=reads, split=part)
+    preset = glue.GLUE[name]
+    return load_preset(preset, DATA / "glue", reads=TASKS[preset.task].READS, split=part)
 
 
 def _jsonl(path: Path) -> Examples:

@@ -14,7 +14,14 @@ import torch
 from toprune.bundle.bundle import Bundle, read_report
 from toprune.bundle.workdir import check_out, is_done, publish, run_id, settle, workplace
 from toprune.data.examples import Examples
-from toprune.data.glue import Glue, Schedule, as_reported, glue_of, load_labelled, recipe_of
+from toprune.data.presets import (
+    Schedule,
+    preset_of,
+    preset_settings,
+    recipe_of,
+    with_preset,
+)
+from toprune.data.sets import load_labelled
 from toprune.errors import UserError
 from toprune.methods import make_method
 from toprune.methods.baselines import Truncate, cut_for
@@ -86,21 +93,21 @@ def finetune(
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     training = training or Training(**FINETUNE | dict(recipe.finetune))
     share_of(training.batch_size)  # or one line, before any work
-    kind, glue = task_of(task, model)
+    kind, preset = task_of(task, model)
     if kind.HEAD == "encoder":
         raise UserError(BROUGHT)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
     data = data_of(data, config)
     check_out(Path(out), overwrite=overwrite or resume)
-    train_set, held_out = sets_of(data, kind, glue, training.seed)
+    train_set, held_out = sets_of(data, kind, preset, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
     kind = counted(kind, lambda: kind.num_outputs(train_set))
     torch.manual_seed(training.seed)  # of a new head
     dense = load_model(model, kind, train_set, new_head=True)
     tokenizer = tokenizer_of(model, tokenizer)
-    limit = limit_of(dense, kind, data, glue)
+    limit = limit_of(dense, kind, data, preset)
     features, tests = (encoded(dense, tokenizer, kind, e, limit) for e in (train_set, held_out))
     collate = Collate(tokenizer)
     learner = Learner(dense, kind, label_weight=1.0, dropout=training.dropout is not False)
@@ -111,7 +118,7 @@ def finetune(
         "training": training.settings(),
         "examples": len(features),
         "weights": fingerprint(dense),
-    } | _chosen(glue, schedule)
+    } | preset_settings(preset, schedule)
     if resume and not overwrite and is_done(Path(out), settings):
         return read_report(Path(out))
     check_out(Path(out), overwrite=overwrite)
@@ -133,7 +140,7 @@ def finetune(
             detach(dense)
         said = answers_of(dense, kind, tests, collate)
         kind = _tuned(dense, kind, tokenizer, train_set, limit)
-        report = as_reported(evaluation_report(kind, said, rows_of(tests), held_out), glue)
+        report = with_preset(evaluation_report(kind, said, rows_of(tests), held_out), preset)
         made = {"settings": settings, "run": run_id(settings)}
         told = {"max_length": limit, "provenance": made}
         publish(work, Bundle(dense, tokenizer, None, report | told))
@@ -183,18 +190,18 @@ def prune(
     )
     share_of(training.batch_size)  # or one line, before any work
     asked = Budget.parse(budget)
-    kind, glue = task_of(task, model)
+    kind, preset = task_of(task, model)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
     data = data_of(data, config)
     if out is not None:
         check_out(Path(out), overwrite=overwrite or resume)
-    train_set, held_out = sets_of(data, kind, glue, training.seed, config)
+    train_set, held_out = sets_of(data, kind, preset, training.seed, config)
     kind = counted(kind, lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     kind.check_head(student.config, held_out)
     tokenizer = tokenizer_of(model, tokenizer)
-    limit = limit_of(student, kind, data, glue, told_length(model, glue))
+    limit = limit_of(student, kind, data, preset, told_length(model, preset))
     features, tests = (encoded(student, tokenizer, kind, e, limit) for e in (train_set, held_out))
     ids, until = protected_ids(tokenizer, kind, protect, protect_first)
     job = Job(
@@ -217,7 +224,7 @@ def prune(
         read = _cut(job, train_set, held_out)
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
-    settings = settings_of(job) | started | _chosen(glue, schedule)
+    settings = settings_of(job) | started | preset_settings(preset, schedule)
     if out is not None:
         if resume and not overwrite and is_done(Path(out), settings):
             return Bundle.load(out)
@@ -251,8 +258,8 @@ def prune(
             log=outcome.log,
             extra=outcome.found,
         )
-        report = as_reported(report, glue)
-        report["provenance"]["settings"] |= _chosen(glue, schedule)
+        report = with_preset(report, preset)
+        report["provenance"]["settings"] |= preset_settings(preset, schedule)
         report["provenance"]["run"] = run_id(settings)
         report["inputs"] = named(model, data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
@@ -272,10 +279,10 @@ def evaluate(
     directory from elsewhere is for, where its head does not tell."""
     own = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
     data = data_of(data, own.model.config)
-    kind, glue = own.task, glue_of(own.report)
-    chosen = load_labelled(split=split, **reading(data, kind, glue, own.model.config))
+    kind, preset = own.task, preset_of(own.report)
+    chosen = load_labelled(split=split, **reading(data, kind, preset, own.model.config))
     kind.check_head(own.model.config, chosen)
-    limit = limit_of(own.model, kind, data, glue, own.report.get("max_length"))
+    limit = limit_of(own.model, kind, data, preset, own.report.get("max_length"))
     features = encoded(own.model, own.tokenizer, kind, chosen, limit)
     if own.plan is not None:
         attach(own.model, own.plan)
@@ -284,7 +291,7 @@ def evaluate(
     finally:
         detach(own.model)
     report = evaluation_report(kind, said, rows_of(features), chosen)
-    report = as_reported(report, glue) | {"max_length": limit}
+    report = with_preset(report, preset) | {"max_length": limit}
     if own.plan is not None:
         found = lengths(features, own.plan.protect, own.plan.protect_until)
         counts = _counts(own.model, own.plan, features, own.tokenizer)
@@ -301,11 +308,6 @@ def _place(out: str | Path | None) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="toprune-") as folder:
         yield Path(folder) / "bundle"
-
-
-def _chosen(glue: Glue | None, schedule: str | None) -> dict[str, Any]:
-    """For the settings of a run."""
-    return {} if glue is None else {"glue": glue.name, "schedule": schedule or "short"}
 
 
 def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: int) -> Task:

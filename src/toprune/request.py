@@ -9,8 +9,10 @@ from typing import Any
 from toprune.bundle.bundle import read_report
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples, split_validation
-from toprune.data.glue import GLUE, Glue, Recipe, find, load_sets
 from toprune.data.images import Images
+from toprune.data.presets import PRESET_NAMES, find_preset
+from toprune.data.recipes import Preset, Recipe
+from toprune.data.sets import held_out_order, load_sets
 from toprune.errors import UserError
 from toprune.methods.top import Top
 from toprune.models.families import family_named, family_of, has_segments, max_positions
@@ -31,34 +33,31 @@ HELD_OUT = 0.1  # share of train that is set aside when there is no validation s
 class Data:
     """Where the examples are and how long they may get."""
 
-    source: Any  # None: the hub's copy of a GLUE task
+    source: Any  # None: the hub's copy of a preset
     columns: Columns = field(default_factory=Columns)
-    max_length: int | None = None  # None: the paper's for a GLUE task, else what the model can take
+    max_length: int | None = None  # None: the preset's, else what the model can take
     skip_bad_rows: bool = False  # leave them out and say so, instead of refusing the data
 
 
-def task_of(task: str | Task, model: Source) -> tuple[Task, Glue | None]:
-    """What is to be told about a text, and the GLUE task if it is one. By its name alone it has the
+def task_of(task: str | Task, model: Source) -> tuple[Task, Preset | None]:
+    """What is to be told about a text, and the preset if it is one. By its name alone it has the
     settings that the model's own directory says."""
     if not isinstance(task, str):
         return task, None
-    glue = find(task)
-    if glue is not None:
-        return make_task(glue.kind), glue
+    preset = find_preset(task)
+    if preset is not None:
+        return make_task(preset.task), preset
     if task not in TASKS:
         raise UserError(
-            f"task '{task}' is not known; there are: {', '.join(TASKS)}, "
-            f"and of GLUE: {', '.join(GLUE)}"
+            f"task '{task}' is not known; there are: {', '.join(TASKS)}, and of {PRESET_NAMES}"
         )
     return settle_task(task, model, {}), None
 
 
 def settle_task(name: str, model: Source, settings: Mapping[str, Any]) -> Task:
     """The task with these settings, and for the others those that the model's directory says."""
-    if find(name) is not None:
-        raise UserError(
-            f"{name} is read as GLUE has it, without settings; leave out: {', '.join(settings)}"
-        )
+    if find_preset(name) is not None:
+        raise UserError(f"{name} takes no settings of its task; leave out: {', '.join(settings)}")
     return make_task(name, _told(name, model) | dict(settings))
 
 
@@ -103,13 +102,13 @@ def tokenizer_of(model: Source, given: Any) -> Any:
     return fit_images(images, config)
 
 
-def reading(data: Data, kind: Task, glue: Glue | None, config: Any) -> dict[str, Any]:
+def reading(data: Data, kind: Task, preset: Preset | None, config: Any) -> dict[str, Any]:
     """How data are read; by the names of the model's classes where a config is given."""
     named = config is not None and kind.HEAD in ("sequence", "tokens")
     return {
         "source": data.source,
         "reads": kind.READS,
-        "glue": glue,
+        "preset": preset,
         "columns": data.columns,
         "label_names": class_names(config) if named else None,
         "skip_bad_rows": data.skip_bad_rows,
@@ -117,14 +116,17 @@ def reading(data: Data, kind: Task, glue: Glue | None, config: Any) -> dict[str,
 
 
 def sets_of(
-    data: Data, kind: Task, glue: Glue | None, seed: int, config: Any = None
+    data: Data, kind: Task, preset: Preset | None, seed: int, config: Any = None
 ) -> tuple[Examples, Examples]:
     """(train, held out): the sets that the source has, or a seeded split of its only one. Held out
-    is test before validation, but for GLUE validation, which is what everyone reports."""
-    sets = load_sets(**reading(data, kind, glue, config))
+    is test before validation, but for a preset validation (`held_out_order`)."""
+    sets = load_sets(**reading(data, kind, preset, config))
     train_set = sets.get("train") or next(iter(sets.values()))
-    order = ("test", "validation") if glue is None else ("validation", "test")
-    others = [sets[name] for name in order if name in sets and sets[name] is not train_set]
+    others = [
+        sets[name]
+        for name in held_out_order(preset)
+        if name in sets and sets[name] is not train_set
+    ]
     if not others:
         return split_validation(train_set, HELD_OUT, seed, reads=kind.READS)
     return train_set, next((e for e in others if e.labels is not None), others[-1])
@@ -144,20 +146,22 @@ def encoded(
     )
 
 
-def told_length(model: Source, glue: Glue | None) -> int | None:
+def told_length(model: Source, preset: Preset | None) -> int | None:
     """The length that a model was fine-tuned for, as its directory says."""
-    if glue is not None or not isinstance(model, str | Path) or not Path(model).is_dir():
+    if preset is not None or not isinstance(model, str | Path) or not Path(model).is_dir():
         return None
     return read_report(Path(model)).get("max_length")
 
 
-def limit_of(model: Any, task: Task, data: Data, glue: Glue | None, told: int | None = None) -> int:
+def limit_of(
+    model: Any, task: Task, data: Data, preset: Preset | None, told: int | None = None
+) -> int:
     """The asked length; else what the model's directory tells, or what is usual for the task, if
     the model can take as much."""
     most = max_positions(model.config)
     if family_of(model).images and data.max_length is not None:
         raise UserError(f"every image has {most} tokens, one for a patch; leave --max-length out")
-    usual = LIMITS.get(task.NAME, most) if glue is None else glue.max_length
+    usual = LIMITS.get(task.NAME, most) if preset is None else preset.max_length
     return data.max_length or min(most, told or usual)
 
 

@@ -15,10 +15,12 @@ from support import synthetic
 from support.models import make_model, make_tokenizer
 from toprune import cli
 from toprune.api import FINETUNE, Data
-from toprune.data import glue
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples
-from toprune.data.glue import GLUE, SHORT, as_reported, find, load_texts, recipe_of
+from toprune.data.glue import GLUE
+from toprune.data.presets import find_preset, recipe_of, with_preset
+from toprune.data.recipes import SHORT
+from toprune.data.sets import load_preset, load_texts
 from toprune.errors import UserError
 from toprune.methods.top import Top
 from toprune.tasks import TASKS
@@ -27,9 +29,7 @@ from toprune.training.learner import Training
 
 
 def load_glue(name: str, source: Any = None, **options: Any) -> dict[str, Examples]:
-    known = find(name)
-    reads = TASKS[known.kind if known else "classify"].READS
-    return glue.load_glue(name, source, reads=reads, **options)
+    return load_preset(GLUE[name], source, reads=TASKS[GLUE[name].task].READS, **options)
 
 
 # The official files, a few rows of each: quotation marks that open and never close, letters beyond
@@ -294,9 +294,9 @@ def test_splits_that_are_not_there(tmp_path: Path):
         load_glue("rte", tmp_path, split="test")
 
 
-def test_unknown_name_lists_the_known():
-    with pytest.raises(UserError, match="'wnli'; there are: cola, sst2, mrpc, stsb, qqp, mnli"):
-        load_glue("wnli", ".")
+def test_other_names_are_no_presets():
+    assert find_preset("wnli") is None
+    assert find_preset("classify") is None
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_unknown_name_lists_the_known():
     [("sst-2", "sst2"), ("SST-2", "sst2"), ("sts-b", "stsb"), ("sts_b", "stsb"), ("MRPC", "mrpc")],
 )
 def test_names_as_users_write_them(written: str, name: str):
-    assert find(written) is GLUE[name]
+    assert find_preset(written) is GLUE[name]
 
 
 # -- the hub and other sources ---------------------------------------------------------------------
@@ -388,10 +388,11 @@ def test_columns_that_do_not_fit(name: str, row: dict[str, Any], told: str):
 
 def test_texts_alone(tmp_path: Path):
     write(tmp_path, OFFICIAL["cola"][0])
-    found = load_texts(tmp_path, reads=Classify.READS, glue=GLUE["cola"])
+    found = load_texts(tmp_path, reads=Classify.READS, preset=GLUE["cola"])
     assert found == ["Them left.", "They left."]
     write(tmp_path / "RTE", OFFICIAL["rte"][0])
-    assert load_texts(tmp_path, reads=Classify.READS, glue=GLUE["rte"]) == [("a", "b"), ("c", "d")]
+    found = load_texts(tmp_path, reads=Classify.READS, preset=GLUE["rte"])
+    assert found == [("a", "b"), ("c", "d")]
 
 
 # -- recipes and metrics ---------------------------------------------------------------------------
@@ -413,7 +414,7 @@ def test_short_is_what_the_library_does():
 @pytest.mark.parametrize("name", GLUE)
 def test_every_task_is_whole(name: str):
     glue = GLUE[name]
-    assert set(glue.metrics) <= set(TASKS[glue.kind].METRICS)
+    assert set(glue.metrics) <= set(TASKS[glue.task].METRICS)
     paper = glue.paper
     Top(**paper.top)
     Training(**paper.training)
@@ -453,10 +454,10 @@ def test_schedules_are_for_glue():
 
 def test_the_task_is_judged_by_its_metric_first():
     report = {"metrics": {"accuracy": 1, "f1": 2, "matthews": 3}}
-    assert list(as_reported(report, GLUE["cola"])["metrics"]) == ["matthews", "accuracy", "f1"]
-    assert list(as_reported(report, GLUE["mrpc"])["metrics"]) == ["f1", "accuracy", "matthews"]
-    assert as_reported(report, GLUE["mrpc"])["glue"] == "mrpc"
-    assert as_reported(report, None) == report
+    assert list(with_preset(report, GLUE["cola"])["metrics"]) == ["matthews", "accuracy", "f1"]
+    assert list(with_preset(report, GLUE["mrpc"])["metrics"]) == ["f1", "accuracy", "matthews"]
+    assert with_preset(report, GLUE["mrpc"])["glue"] == "mrpc"
+    assert with_preset(report, None) == report
 
 
 # -- from end to end -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toprune.data.images import Images
+from toprune.data.presets import PRESET_KEY
 from toprune.errors import UserError
 from toprune.io.untrusted import read_json
 from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
@@ -22,7 +23,7 @@ USED: dict[str, type] = {
     "task": str,
     "task_settings": dict,
     "max_length": int,
-    "glue": str,
+    PRESET_KEY: str,
     "provenance": dict,
 }
 

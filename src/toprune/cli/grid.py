@@ -149,7 +149,8 @@ def _told_by(path: Path, key: str) -> Iterator[None]:
 def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "Subject":
     """Data are read once for nothing: what is wrong with them must not come out hours later."""
     from toprune.compare.runs import Subject
-    from toprune.data.glue import find, load_sets
+    from toprune.data.presets import find_preset
+    from toprune.data.sets import load_sets
     from toprune.models.families import family_named
     from toprune.models.load import read_config
     from toprune.tasks import make_task
@@ -158,8 +159,8 @@ def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "S
     with _told_by(path, f"tasks.{name}.model"):
         images = family_named(read_config(model)).images
     with _told_by(path, f"tasks.{name}.task"):
-        glue = find(kind)
-        if glue is None:
+        preset = find_preset(kind)
+        if preset is None:
             make_task(kind)
         settings = ("stride", "no_answer", "pooling", "dropped")
         how = {key: own.get(key) for key in settings}
@@ -172,8 +173,8 @@ def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "S
     with _told_by(path, f"tasks.{name}.data"):
         load_sets(
             data.source,
-            reads=make_task(kind if glue is None else glue.kind).READS,
-            glue=glue,
+            reads=make_task(kind if preset is None else preset.task).READS,
+            preset=preset,
             columns=replace(data.columns, images=images),
             skip_bad_rows=data.skip_bad_rows,
         )

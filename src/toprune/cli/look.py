@@ -118,7 +118,7 @@ def scores(
     """
     hush(debug)
     from toprune.bundle.bundle import read_report
-    from toprune.data.glue import load_labelled
+    from toprune.data.sets import load_labelled
     from toprune.inspection.scores import answer_ranks, score_chart, score_distributions
     from toprune.tasks.answer import Answer
 
@@ -132,7 +132,7 @@ def scores(
     found = score_distributions(bundle, read)
     if task == "answer":
         how: Any = {"columns": columns, "split": split, "skip_bad_rows": skip_bad_rows}
-        labelled = load_labelled(data, glue=None, reads=Answer.READS, **how)
+        labelled = load_labelled(data, reads=Answer.READS, **how)
         some = labelled.take(range(min(rows, len(labelled))))
         found["answers"] = answer_ranks(bundle, some, dense=dense)
     if svg is not None:

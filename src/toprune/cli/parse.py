@@ -61,13 +61,14 @@ def texts_of(
     bundle: Path, task: str, data: str, columns: Any, split: str | None, skip_bad_rows: bool
 ) -> list[Any]:
     """Texts of a file, as the bundle's task reads them."""
-    from toprune.data.glue import glue_in, load_texts
+    from toprune.data.presets import preset_in
+    from toprune.data.sets import load_texts
     from toprune.tasks import TASKS
 
     return load_texts(
         data,
         reads=TASKS[task].READS,
-        glue=glue_in(bundle),
+        preset=preset_in(bundle),
         columns=columns,
         split=split,
         skip_bad_rows=skip_bad_rows,

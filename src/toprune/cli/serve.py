@@ -149,14 +149,14 @@ def evaluate(
             read = {"text": text, "pair": pair, "skip_bad_rows": skip_bad_rows}
             _score(bundle, data, out, where, how, read, as_json)
             return
-        from toprune.data.glue import glue_in
+        from toprune.data.presets import preset_in
         from toprune.run.evaluate import evaluate as measure
         from toprune.run.runner import Runner
 
         report = measure(
             Runner(bundle, **how),
             data,
-            glue=glue_in(bundle),
+            preset=preset_in(bundle),
             columns=columns,
             split=split,
             skip_bad_rows=skip_bad_rows,

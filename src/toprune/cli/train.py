@@ -50,7 +50,7 @@ def finetune(
     --text review --label verdict --out dense**
     """
     hush(debug)
-    from toprune.data.glue import recipe_of
+    from toprune.data.presets import recipe_of
     from toprune.training.learner import Training
 
     if epochs <= 0:
@@ -181,7 +181,7 @@ def prune(
     Labels are not needed, only used to measure: the dense model's own answers are learned from.
     """
     hush(debug)
-    from toprune.data.glue import recipe_of
+    from toprune.data.presets import recipe_of
     from toprune.methods import make_method
     from toprune.methods.top import Top
     from toprune.training.learner import Training

@@ -28,7 +28,8 @@ from toprune.compare.runs import (
     planned,
     there,
 )
-from toprune.data.glue import glue_of, load_texts
+from toprune.data.presets import preset_of
+from toprune.data.sets import load_texts
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.io.atomic import draft
@@ -243,7 +244,7 @@ def _texts(model: str, data: Data, row: Row) -> list[Any]:
     texts = load_texts(
         data.source,
         reads=TASKS[row["task"]].READS,
-        glue=glue_of(row),
+        preset=preset_of(row),
         columns=replace(data.columns, images=family_named(read_config(model)).images),
         skip_bad_rows=data.skip_bad_rows,
     )

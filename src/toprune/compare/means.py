@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from toprune.data.glue import glue_of
+from toprune.data.presets import preset_of
 from toprune.report.environment import environment
 from toprune.tasks import TASKS
 
@@ -41,10 +41,10 @@ def comparison_report(settings: Mapping[str, Any], rows: Rows) -> dict[str, Any]
 
 def _metric(row: Row) -> str:
     """What the task is judged by; without labels, how much a model says what the dense one says."""
-    glue = glue_of(row)
+    preset = preset_of(row)
     if "difference" not in row:
         return "agreement"
-    return glue.metrics[0] if glue else TASKS[row["task"]].METRICS[0]
+    return preset.metrics[0] if preset else TASKS[row["task"]].METRICS[0]
 
 
 def _means(rows: Sequence[Row], metric: str) -> dict[str, Any]:

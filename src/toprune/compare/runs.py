@@ -12,6 +12,7 @@ from typing import Any
 
 from toprune.api import Data, prune
 from toprune.bundle.bundle import read_report
+from toprune.data.presets import PRESET_KEY
 from toprune.errors import UserError
 from toprune.methods import make_method
 from toprune.plan.budget import Budget
@@ -211,4 +212,5 @@ def _row(run: Run, report: Mapping[str, Any]) -> Row:
         "kept_per_layer": report["kept_per_layer"],
         "minutes": None,
     }
-    return row | {k: report[k] for k in ("glue", "dense", "pruned", "difference") if k in report}
+    kept = (PRESET_KEY, "dense", "pruned", "difference")
+    return row | {key: report[key] for key in kept if key in report}

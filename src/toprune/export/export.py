@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from toprune.bundle.bundle import Bundle, read_report
 from toprune.data.columns import Columns
-from toprune.data.glue import glue_in
 from toprune.data.images import Images
+from toprune.data.presets import preset_in
 from toprune.errors import UserError
 from toprune.export.graph import dense_plan, input_names, write_onnx
 from toprune.export.parity import cases_of, check, draw, guarded
@@ -101,7 +101,7 @@ def measured(
         precision: evaluate(
             Runner(folder, precision=precision),
             source,
-            glue=glue_in(folder),
+            preset=preset_in(folder),
             columns=columns,
             split=split,
             skip_bad_rows=skip_bad_rows,

@@ -30,7 +30,7 @@ from toprune.pruning.predictor import add_predictors
 from toprune.pruning.tokens import Tokens, gather_alive
 from toprune.training.stages import Job, Outcome, Stage, soft_stage
 
-LAMBDA = 0.5  # at the start: of its scripts for GLUE
+LAMBDA = 0.5  # at the start: as in its scripts
 MOST = 5.0  # lambda: beyond, the weights would learn to please it and nothing else
 SPAN = 30.0  # over the width: the wider a network, the further its answer moves at the same rate
 SMALL = 0.02  # spread of the last layer's weights at the start

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from toprune.data.presets import hub_dataset
 from toprune.tasks import TASKS
 
 CARD = "README.md"
@@ -35,14 +36,12 @@ def _name(report: dict[str, Any]) -> str:
 
 def _result(kind: str, report: dict[str, Any]) -> dict[str, Any]:
     """One data set, all its metrics: what the hub calls an EvalResult each."""
-    glue = report.get("glue")
-    told = {"type": "glue", "config": glue, "name": f"GLUE {glue}"} if glue else None
-    named = told or {"type": "held-out", "name": "held-out examples of the user's data"}
+    held_out = {"type": "held-out", "name": "held-out examples of the user's data"}
     metrics = [
         {"type": name, "value": found["value"], "name": f"{name} (pruned)"}
         for name, found in report["pruned"].items()
     ]
-    return {"task": {"type": kind}, "dataset": named, "metrics": metrics}
+    return {"task": {"type": kind}, "dataset": hub_dataset(report) or held_out, "metrics": metrics}
 
 
 def _body(report: dict[str, Any]) -> str:

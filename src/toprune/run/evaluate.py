@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from toprune.data.columns import Columns
-from toprune.data.glue import Glue, as_reported, load_labelled
+from toprune.data.presets import with_preset
+from toprune.data.recipes import Preset
+from toprune.data.sets import load_labelled
 from toprune.errors import UserError
 from toprune.io.progress import bar
 from toprune.report.build import evaluation_report
@@ -19,7 +21,7 @@ def evaluate(
     runner: Runner,
     source: Any,
     *,
-    glue: Glue | None = None,
+    preset: Preset | None = None,
     columns: Columns | None = None,
     split: str | None = None,
     skip_bad_rows: bool = False,
@@ -30,7 +32,7 @@ def evaluate(
     chosen = load_labelled(
         source,
         reads=task.READS,
-        glue=glue,
+        preset=preset,
         columns=replace(columns or Columns(), images=runner.sheet.images),
         split=split,
         label_names=names,
@@ -48,4 +50,4 @@ def evaluate(
             rows.append(row)
             outputs.append(output)
     report = evaluation_report(task, outputs, rows, chosen)
-    return as_reported(report, glue) | {"max_length": runner.max_length}
+    return with_preset(report, preset) | {"max_length": runner.max_length}

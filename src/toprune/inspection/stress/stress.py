@@ -15,7 +15,8 @@ import numpy as np
 
 from toprune.api import Data
 from toprune.bundle.bundle import Bundle
-from toprune.data.glue import glue_of, load_furthest
+from toprune.data.presets import preset_of
+from toprune.data.sets import load_furthest
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import SAME_WEIGHTS, Reading, check_plan
 from toprune.inspection.stress.decisive import Chosen, Trial, choose, passed, read_by
@@ -72,7 +73,7 @@ def stress(
     source = data if isinstance(data, Data) else Data(data)
     texts = load_furthest(
         source.source,
-        glue=glue_of(own.report),
+        preset=preset_of(own.report),
         reads=own.task.READS,
         columns=source.columns,
         split=split,

@@ -4,6 +4,7 @@ import json
 import shlex
 from typing import Any
 
+from toprune.data.presets import preset_name
 from toprune.report.html.parts import command, facts, paragraph, words
 from toprune.report.html.shell import escape
 from toprune.tasks import QUERY_STAYS
@@ -30,7 +31,7 @@ def origin(report: Report) -> str:
 def _introduced(report: Report) -> str:
     """What came as an object, in Python, has no name that a command could give."""
     told = {"model": "MODEL the dense model's directory", "data": "DATA the data"}
-    if "glue" in report["provenance"]["settings"]:  # the hub has it
+    if preset_name(report["provenance"]["settings"]):  # the hub has it
         del told["data"]
     left = [words for name, words in told.items() if name not in report.get("inputs", {})]
     if not left:
@@ -41,11 +42,11 @@ def _introduced(report: Report) -> str:
 def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     """As words of a shell. What the command line has no option for is in the settings."""
     training, method = settings["training"], settings.get("method", "top")
-    task = settings.get("glue") or settings["task"]
+    task = preset_name(settings) or settings["task"]
     inputs = report.get("inputs", {})
     given: dict[str, Any] = {
         "model": inputs.get("model", "MODEL"),
-        "data": inputs.get("data", None if "glue" in settings else "DATA"),
+        "data": inputs.get("data", None if preset_name(settings) else "DATA"),
         **{name: inputs.get(name) for name in ("text", "pair", "label")},
         "task": task,
         "schedule": settings.get("schedule"),

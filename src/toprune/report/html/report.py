@@ -7,6 +7,7 @@ fine-tuned models have fewer of them.
 from collections.abc import Mapping
 from typing import Any
 
+from toprune.data.presets import preset_name
 from toprune.errors import UserError
 from toprune.report.html import charts, failures
 from toprune.report.html.budget import budget
@@ -74,7 +75,7 @@ def _title(report: Report) -> str:
 
 
 def _task(report: Report) -> str:
-    return str(report.get("glue") or report.get("task", "an unnamed task"))
+    return str(preset_name(report) or report.get("task", "an unnamed task"))
 
 
 def _head(report: Report) -> str:

@@ -1,0 +1,220 @@
+"""The sets of examples that commands work on, from any source, with or without a preset.
+
+A preset is read from a folder of its official TSV files, from the hub, or from whatever else
+`examples.load` reads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toprune.data.columns import Columns, choose_columns, present_in
+from toprune.data.examples import Examples, choose_splits, from_tables, load, read_texts
+from toprune.data.files import SPLITS, Table, read, read_tsv
+from toprune.data.labels import fold
+from toprune.data.reads import Reads
+from toprune.data.recipes import Preset
+from toprune.errors import UserError
+
+
+def load_sets(
+    source: Any,
+    *,
+    reads: Reads,
+    preset: Preset | None = None,
+    columns: Columns | None = None,
+    split: str | None = None,
+    label_names: Sequence[str] | None = None,
+    skip_bad_rows: bool = False,
+) -> dict[str, Examples]:
+    """Load the sets of a source by name.
+
+    Args:
+        source: see `files.read`; None stands for a preset's copy on the hub.
+        reads: what the task reads.
+        preset: the dataset that the source is a copy of, if it is a well-known one.
+        columns: the columns to read, where they have other names than usual.
+        split: load this set only.
+        label_names: the model's class names by id.
+        skip_bad_rows: leave bad rows out with a warning instead of refusing them.
+    """
+    options: Any = {
+        "reads": reads,
+        "columns": columns,
+        "split": split,
+        "label_names": label_names,
+        "skip_bad_rows": skip_bad_rows,
+    }
+    if preset is not None:
+        return load_preset(preset, source, **options)
+    if source is None:
+        raise UserError("no data; name them with --data (the tasks of GLUE have a copy on the hub)")
+    return load(source, **options)
+
+
+def load_furthest(source: Any, *, preset: Preset | None = None, **options: Any) -> Examples:
+    """Load one set: the split that `options` name, or the one that is furthest from training.
+
+    options: see `load_sets`.
+    """
+    return _furthest(load_sets(source, preset=preset, **options), preset)
+
+
+def load_labelled(source: Any, *, reads: Reads, **options: Any) -> Examples:
+    """Load the set to evaluate on, as `load_furthest` does; refuse one without labels."""
+    examples = load_furthest(source, reads=reads, **options)
+    if examples.labels is None and reads.alone:
+        raise UserError(
+            "a model without a head makes vectors, which are evaluated on pairs of texts (--pair) "
+            "and their similarity (--label); for other tasks run 'toprune finetune' on it first"
+        )
+    if examples.labels is None:
+        raise UserError("evaluation needs labels; name their column with --label")
+    return examples
+
+
+def load_texts(
+    source: Any, *, reads: Reads, preset: Preset | None = None, **options: Any
+) -> list[Any]:
+    """Load the texts, pairs or lists of words alone, of the set that evaluation would load."""
+    if preset is None:
+        return read_texts(source, reads=reads, **options)
+    examples = _furthest(load_preset(preset, source, reads=reads, **options), preset)
+    texts, pairs = examples.texts, examples.pairs
+    return texts if pairs is None else list(zip(texts, pairs, strict=True))
+
+
+def held_out_order(preset: Preset | None) -> tuple[str, str]:
+    """Return the names of held-out sets, the one to report first. That is test; of a preset it is
+    validation, as in all papers: few copies have the labels of the test sets."""
+    return ("test", "validation") if preset is None else ("validation", "test")
+
+
+def _furthest(sets: Mapping[str, Examples], preset: Preset | None) -> Examples:
+    order = (*held_out_order(preset), "train")
+    return sets[next((name for name in order if name in sets), next(iter(sets)))]
+
+
+def load_preset(
+    preset: Preset,
+    source: Any = None,
+    *,
+    reads: Reads,
+    columns: Columns | None = None,
+    split: str | None = None,
+    label_names: Sequence[str] | None = None,
+    skip_bad_rows: bool = False,
+) -> dict[str, Examples]:
+    """Load the labelled sets of a preset: train, validation, other validation sets, and test where
+    it has labels.
+
+    source: a folder with the official TSV files, the folder above it, or one of the files; anything
+    else that `examples.load` reads; None: the hub's copy. The others: see `load_sets`.
+    """
+    files = _official_files(preset, source)
+    try:
+        if files:
+            tables, columns = _read_official(preset, files, columns or Columns(), split)
+        else:
+            tables, columns = _read_other(preset, source, columns or Columns(), split, reads)
+    except UserError as problem:
+        if files or not isinstance(source, str | Path) or not Path(source).is_dir():
+            raise
+        raise UserError(
+            f"{source} has none of {preset.title}'s files ({', '.join(preset.files.values())}), "
+            f"and read as other data: {problem}"
+        ) from problem
+    if preset.classes and columns.label:
+        tables = {name: _with_classes(t, columns.label, preset) for name, t in tables.items()}
+    same = label_names and set(fold(label_names)) == set(fold(preset.classes))
+    sets = from_tables(
+        tables,
+        columns,
+        reads=reads,
+        label_names=label_names if same else preset.classes,
+        blanks=True,  # QQP has such pairs
+        skip_bad_rows=skip_bad_rows,
+    )
+    labelled = {n: e for n, e in sets.items() if n != "test" or e.labels is not None}
+    if not labelled:
+        raise UserError(f"the test set of {preset.title} has no labels; choose another split")
+    return labelled
+
+
+def _official_files(preset: Preset, source: Any) -> dict[str, Path]:
+    """The preset's own files by split, when that is what the source is."""
+    if not isinstance(source, str | Path):
+        return {}
+    path = Path(source)
+    if path.is_file():
+        return {split: path for split, name in preset.files.items() if name == path.name}
+    folder = path / preset.title if (path / preset.title).is_dir() else path
+    files = {split: folder / name for split, name in preset.files.items()}
+    return {split: file for split, file in files.items() if file.is_file()}
+
+
+def _read_official(
+    preset: Preset, files: Mapping[str, Path], named: Columns, split: str | None
+) -> tuple[dict[str, Table], Columns]:
+    columns = _merged(named, preset.columns)
+    tables: dict[str, Table] = {}
+    for name in _splits(preset, files, split):
+        file = files[name]
+        table = read_tsv(file, header=not columns.are_numbers, broken=preset.broken)
+        label = columns.label if name != "test" else None  # most official test files have none
+        for column in filter(None, (columns.text, columns.pair, label)):
+            if column not in table.columns:
+                raise UserError(
+                    f"{file} is not a file of {preset.title}: it has no column {column!r}, but "
+                    f"{', '.join(table.columns)}; give the folder with {preset.title}'s files, or "
+                    "name the columns"
+                )
+        tables[name] = table
+    return tables, columns
+
+
+def _splits(preset: Preset, files: Mapping[str, Path], split: str | None) -> list[str]:
+    if split is None:
+        return list(files)
+    name = SPLITS.get(split, split)
+    if name not in files:
+        raise UserError(
+            f"there is no {name} set with labels in these files of {preset.title}, only: "
+            f"{', '.join(files)}"
+        )
+    return [name]
+
+
+def _read_other(
+    preset: Preset, source: Any, named: Columns, split: str | None, reads: Reads
+) -> tuple[dict[str, Table], Columns]:
+    """Read the hub's columns where they exist, else guess them, as for any data."""
+    loaded = read(preset.hub if source is None else source, header=not named.are_numbers)
+    tables = choose_splits(loaded, split, usual=tuple(dict.fromkeys([*preset.files, "test"])))
+    present = present_in(tables)
+    hub = preset.hub_columns
+    if named.text is None and named.pair is None and {hub.text, hub.pair} <= {*present, None}:
+        named = replace(named, text=hub.text, pair=hub.pair)
+    is_named = named.text is not None
+    columns = choose_columns(named, present, reads)
+    if not is_named and (columns.pair is None) != (hub.pair is None):
+        wanted, options = (
+            ("single texts", "--text") if hub.pair is None else ("pairs", "--text, --pair")
+        )
+        raise UserError(
+            f"{preset.title} is about {wanted}; name the columns with {options} "
+            f"(columns here: {', '.join(present)})"
+        )
+    return tables, columns
+
+
+def _merged(named: Columns, usual: Columns) -> Columns:
+    """A caller who names the text must name the pair, too."""
+    if named.text is None and named.pair is None:
+        return replace(usual, label=named.label or usual.label)
+    return replace(named, label=named.label or usual.label)
+
+
+def _with_classes(table: Table, label: str, preset: Preset) -> Table:
+    return table if label in table.classes else Table(table.columns, {label: list(preset.classes)})
