@@ -1,40 +1,59 @@
-"""A line chart as SVG, by hand: a plotting library would be the heaviest thing we need.
+"""Charts as SVG, drawn by hand: a plotting library would be the heaviest thing we need.
 
-The same numbers give the same bytes, so that a chart under version control changes when its numbers
-do. It brings its own white ground, and so is as readable on a dark page as on a light one.
+Here are the elements, and lines over a plane for two places: `chart` is a file, wide, with a title,
+a legend, its colours and a white ground; `lines` is for a page, where report.css colours it. Other
+drawings for pages are in `html/charts.py`. The same numbers give the same bytes, so that a file
+under version control changes only with them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from toprune.report.html.shell import escape
 
-WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 70, 560, 50, 380  # of the plane; the legend is at its right
+PAGE_WIDTH = 420  # narrow, so that text stays readable on a phone
+WIDTH, HEIGHT = 760, 440  # of a file
+LEFT, RIGHT, TOP, BOTTOM = 70, 560, 50, 380  # of its plane; the legend is on the right
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
 INK, FAINT = "#222222", "#dddddd"
+
+Attributes = dict[str, float | str]
+TEXT: Attributes = {"font_size": 13, "fill": INK}
+DASHED: Attributes = {"stroke": INK, "stroke_dasharray": "6 4"}
 
 
 @dataclass(frozen=True)
 class Point:
     x: float
     y: float
-    low: float | None = None  # of the interval around y, where one is known
+    low: float | None = None  # interval around y, where it is known
     high: float | None = None
-    name: str = ""  # written beside it
+    name: str = ""  # written beside the point
 
 
 @dataclass(frozen=True)
 class Line:
     name: str
     points: Sequence[Point]
-    others: Sequence[Point] = ()  # that the line passes by
+    others: Sequence[Point] = ()  # shown, but not joined by the line
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The content of an SVG element that is PAGE_WIDTH wide."""
+
+    height: int
+    content: str
+
+    @classmethod
+    def of(cls, parts: Sequence[str], height: float) -> "Drawing":
+        return cls(round(height), "".join(parts))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels: the first tick is at `start`, the last one at `end`."""
+    """Maps values to pixels: the first tick is at `start`, the last one at `end`."""
 
     ticks: Sequence[float]
     start: float
@@ -43,88 +62,6 @@ class Scale:
     def __call__(self, value: float) -> float:
         low, high = self.ticks[0], self.ticks[-1]
         return self.start + (self.end - self.start) * (value - low) / (high - low)
-
-
-def chart(
-    lines: Sequence[Line],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    start: float,
-    level: tuple[str, float] | None = None,
-) -> str:
-    """Points joined in the order of x, their intervals as thin bars.
-
-    start: from where on x is shown at least; points that are close together would else fill the
-    plane with their noise. level: a name and a value to hold the points against, drawn across.
-    """
-    points = [point for line in lines for point in (*line.points, *line.others)]
-    heights = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
-    heights += [] if level is None else [level[1]]
-    widths = [start, *(p.x for p in points)]
-    px = Scale(ticks(min(widths), max(widths)), LEFT, RIGHT)
-    py = Scale(ticks(min(heights), max(heights)), BOTTOM, TOP)
-    turned = f"translate(18 {(TOP + BOTTOM) / 2}) rotate(-90)"
-    parts = [
-        tag("rect", width=WIDTH, height=HEIGHT, fill="white"),
-        _text(LEFT, 28, title, font_size=15),
-        _text((LEFT + RIGHT) / 2, HEIGHT - 16, x, text_anchor="middle"),
-        _text(0, 0, y, text_anchor="middle", transform=turned),
-        *_axes(px, py),
-    ]
-    keys = [TOP + 6 + 22 * i for i in range(len(lines) + 1)]  # rows of the legend
-    if level is not None:
-        at, row = py(level[1]), keys.pop(0)
-        parts += [
-            _stroke(LEFT, at, RIGHT, at, INK, stroke_dasharray="6 4", class_="level"),
-            _stroke(RIGHT + 16, row, RIGHT + 44, row, INK, stroke_dasharray="6 4"),
-            _text(RIGHT + 52, row + 4, level[0]),
-        ]
-    for i, line in enumerate(lines):
-        parts += _series(line, px, py, i, keys[i])
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" font-family="sans-serif" role="img">\n<title>{escape(title)}</title>'
-    )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"
-
-
-def _axes(px: Scale, py: Scale) -> list[str]:
-    parts: list[str] = []
-    for tick in px.ticks:
-        parts.append(_stroke(px(tick), TOP, px(tick), BOTTOM, FAINT))
-        parts.append(_text(px(tick), BOTTOM + 20, f"{tick:g}", text_anchor="middle"))
-    for tick in py.ticks:
-        parts.append(_stroke(LEFT, py(tick), RIGHT, py(tick), FAINT))
-        parts.append(_text(LEFT - 8, py(tick) + 4, f"{tick:g}", text_anchor="end"))
-    parts.append(_stroke(LEFT, BOTTOM, RIGHT, BOTTOM, INK))
-    parts.append(_stroke(LEFT, TOP, LEFT, BOTTOM, INK))
-    return parts
-
-
-def _series(line: Line, px: Scale, py: Scale, number: int, row: float) -> list[str]:
-    """A line, its bars and markers, and its row of the legend."""
-    colour = COLOURS[number % len(COLOURS)]
-    is_ring = number // len(COLOURS) % 2 == 1  # when the colours come round again
-    look = {"r": 4, "fill": "white" if is_ring else colour, "stroke": colour, "stroke_width": 2}
-    ordered = sorted(line.points, key=lambda p: p.x)
-    way = " ".join(f"{px(p.x):.1f},{py(p.y):.1f}" for p in ordered)
-    parts = [tag("polyline", points=way, fill="none", stroke=colour, stroke_width=2)]
-    for p in ordered:
-        if p.low is not None and p.high is not None:
-            bar = (px(p.x), py(p.low), px(p.x), py(p.high))
-            parts.append(_stroke(*bar, colour, class_="interval"))
-    parts += [tag("circle", class_="marker", cx=px(p.x), cy=py(p.y), **look) for p in ordered]
-    small = look | {"r": 2, "stroke_width": 1}
-    parts += [tag("circle", class_="other", cx=px(p.x), cy=py(p.y), **small) for p in line.others]
-    parts += [_text(px(p.x) + 6, py(p.y) - 6, p.name, font_size=11) for p in ordered if p.name]
-    return [
-        *parts,
-        _stroke(RIGHT + 16, row, RIGHT + 44, row, colour, stroke_width=2),
-        tag("circle", cx=RIGHT + 30, cy=row, **look),
-        _text(RIGHT + 52, row + 4, line.name),
-    ]
 
 
 def ticks(low: float, high: float, about: int = 8) -> list[float]:
@@ -138,21 +75,199 @@ def ticks(low: float, high: float, about: int = 8) -> list[float]:
     return [float(f"{many * step:.12g}") for many in range(first, last + 1)]
 
 
-def tag(name: str, text: str | None = None, /, **attributes: float | str) -> str:
-    """An element. Names are written as Python can: `class_`, `stroke_width`."""
-    told = {
-        key.rstrip("_").replace("_", "-"): f"{value:.1f}" if isinstance(value, float) else value
-        for key, value in attributes.items()
-    }
-    inner = "".join(f' {key}="{escape(str(value))}"' for key, value in told.items())
-    return f"<{name}{inner}/>" if text is None else f"<{name}{inner}>{escape(text)}</{name}>"
-
-
-def _text(x: float, y: float, words: str, **attributes: float | str) -> str:
-    return tag("text", words, x=x, y=y, **{"font_size": 13, "fill": INK} | attributes)
-
-
-def _stroke(
-    x1: float, y1: float, x2: float, y2: float, colour: str, **attributes: float | str
+def chart(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    start: float,
+    level: tuple[str, float] | None = None,
 ) -> str:
-    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
+    """An SVG file: points joined in the order of x, their intervals as thin bars, a legend.
+
+    Args:
+        x, y: names of the axes.
+        start: x is shown from here on at least; else the noise of close points fills the plane.
+        level: a name and a value to compare the points with, drawn across.
+    """
+    values = (start,), () if level is None else (level[1],)
+    plane = _Plane(_file_look, *_scales(lines, (LEFT, RIGHT, TOP, BOTTOM), (8, 8), *values))
+    turned = f"translate(18 {(TOP + BOTTOM) / 2}) rotate(-90)"
+    parts = [
+        tag("rect", width=WIDTH, height=HEIGHT, fill="white"),
+        text(LEFT, 28, title, font_size=15, fill=INK),
+        text((LEFT + RIGHT) / 2, HEIGHT - 16, x, text_anchor="middle", **TEXT),
+        text(0, 0, y, text_anchor="middle", transform=turned, **TEXT),
+        *plane.axes(),
+        line(LEFT, BOTTOM, RIGHT, BOTTOM, stroke=INK),
+        line(LEFT, TOP, LEFT, BOTTOM, stroke=INK),
+    ]
+    rows = [TOP + 6 + 22 * i for i in range(len(lines) + 1)]  # of the legend
+    if level is not None:
+        row = rows.pop(0)
+        parts.append(plane.level(level[1]))
+        parts.append(line(RIGHT + 16, row, RIGHT + 44, row, **DASHED))
+        parts.append(text(RIGHT + 52, row + 4, level[0], **TEXT))
+    for i, series in enumerate(lines):
+        row = rows[i]
+        parts += plane.series(series, i)
+        parts.append(line(RIGHT + 16, row, RIGHT + 44, row, **_file_look("key", i)))
+        parts.append(circle(RIGHT + 30, row, **_file_look("dot", i)))
+        parts.append(text(RIGHT + 52, row + 4, series.name, **TEXT))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" font-family="sans-serif" role="img">\n<title>{escape(title)}</title>'
+    )
+    return "\n".join([head, *parts, "</svg>"]) + "\n"
+
+
+def lines(
+    series: Sequence[Line],
+    *,
+    x: str,
+    y: str,
+    start: float | None = None,
+    floor: float | None = None,
+    level: float | None = None,
+    markers: bool = False,
+) -> Drawing:
+    """Points joined in the order of x, for a page.
+
+    Args:
+        x, y: names of the axes.
+        start, floor: x and y are shown from here on at least.
+        level: a value to compare the points with, drawn across.
+    """
+    right, bottom = PAGE_WIDTH - 14.0, 196.0
+    heights = [value for value in (floor, level) if value is not None]
+    widths = () if start is None else (start,)
+    scales = _scales(series, (46.0, right, 22.0, bottom), (6, 5), widths, heights)
+    plane = _Plane(_page_look, *scales)
+    parts = [
+        text(4, 10, y, class_="faint"),
+        text(right, bottom + 34, x, class_="faint end"),
+        *plane.axes(),
+        *([] if level is None else [plane.level(level)]),
+    ]
+    for number, one in enumerate(series):
+        parts += plane.series(one, number, markers=markers)
+    return Drawing.of(parts, bottom + 40)
+
+
+def series_class(number: int) -> str:
+    """The class of the n-th line in report.css; rings when the colours come round again."""
+    return f"s{number % len(COLOURS)}" + (" ring" if number // len(COLOURS) % 2 else "")
+
+
+def _page_look(part: str, number: int) -> Attributes:
+    fixed = {"x tick": "faint middle", "y tick": "faint end"}
+    if part in ("path", "interval", "marker", "other"):
+        radius = {"marker": {"r": 4}, "other": {"r": 2}}.get(part, {})
+        return {**radius, "class_": series_class(number)}
+    return {"class_": fixed.get(part, part)}
+
+
+def _file_look(part: str, number: int) -> Attributes:
+    colour = COLOURS[number % len(COLOURS)]
+    is_ring = number // len(COLOURS) % 2 == 1  # when the colours come round again
+    dot: Attributes = {"fill": "white" if is_ring else colour, "stroke": colour}
+    looks: dict[str, Attributes] = {
+        "grid": {"stroke": FAINT},
+        "level": DASHED | {"class_": "level"},
+        "x tick": TEXT | {"text_anchor": "middle"},
+        "y tick": TEXT | {"text_anchor": "end"},
+        "path": {"fill": "none", "stroke": colour, "stroke_width": 2},
+        "interval": {"stroke": colour, "class_": "interval"},
+        "marker": {"r": 4, "stroke_width": 2, "class_": "marker"} | dot,
+        "other": {"r": 2, "stroke_width": 1, "class_": "other"} | dot,
+        "name": TEXT | {"font_size": 11},
+        "key": {"stroke": colour, "stroke_width": 2},
+        "dot": {"r": 4, "stroke_width": 2} | dot,
+    }
+    return looks[part]
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Where lines are drawn, and how its parts look."""
+
+    look: Callable[[str, int], Attributes]  # attributes of a part; the number is the series'
+    x: Scale
+    y: Scale
+
+    def axes(self) -> list[str]:
+        """Ticks and grid."""
+        grid, x_tick, y_tick = (self.look(part, 0) for part in ("grid", "x tick", "y tick"))
+        left, right, bottom, top = self.x.start, self.x.end, self.y.start, self.y.end
+        parts: list[str] = []
+        for tick in self.x.ticks:
+            parts.append(line(self.x(tick), top, self.x(tick), bottom, **grid))
+            parts.append(text(self.x(tick), bottom + 18, f"{tick:g}", **x_tick))
+        for tick in self.y.ticks:
+            parts.append(line(left, self.y(tick), right, self.y(tick), **grid))
+            parts.append(text(left - 7, self.y(tick) + 4, f"{tick:g}", **y_tick))
+        return parts
+
+    def level(self, value: float) -> str:
+        """A line across at this value."""
+        return line(self.x.start, self.y(value), self.x.end, self.y(value), **self.look("level", 0))
+
+    def series(self, series: Line, number: int, *, markers: bool = True) -> list[str]:
+        """A line with the intervals and the markers of its points."""
+        ordered = sorted(series.points, key=lambda p: p.x)
+        path = " ".join(f"{self.x(p.x):.1f},{self.y(p.y):.1f}" for p in ordered)
+        parts = [tag("polyline", points=path, **self.look("path", number))]
+        for p in ordered:
+            if p.low is not None and p.high is not None:
+                ends = self.x(p.x), self.y(p.low), self.x(p.x), self.y(p.high)
+                parts.append(line(*ends, **self.look("interval", number)))
+        shown = [("marker", p) for p in ordered if markers] + [("other", p) for p in series.others]
+        parts += [circle(self.x(p.x), self.y(p.y), **self.look(part, number)) for part, p in shown]
+        named = [p for p in ordered if p.name]
+        look = self.look("name", number)
+        return parts + [text(self.x(p.x) + 6, self.y(p.y) - 6, p.name, **look) for p in named]
+
+
+def _scales(
+    series: Sequence[Line],
+    box: tuple[float, float, float, float],
+    about: tuple[int, int],
+    widths: Sequence[float],
+    heights: Sequence[float],
+) -> tuple[Scale, Scale]:
+    """Scales that hold all points. box: left, right, top, bottom; about: ticks across and up;
+    widths, heights: values to hold besides the points."""
+    points = [point for one in series for point in (*one.points, *one.others)]
+    across = [*widths, *(p.x for p in points)]
+    up = [*heights, *(v for p in points for v in (p.y, p.low, p.high) if v is not None)]
+    left, right, top, bottom = box
+    return (
+        Scale(ticks(min(across), max(across), about[0]), left, right),
+        Scale(ticks(min(up), max(up), about[1]), bottom, top),
+    )
+
+
+def tag(name: str, text: str | None = None, /, **attributes: float | str) -> str:
+    """An SVG element. Attributes are written as Python can: `class_`, `stroke_width`."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_value(value))}"'
+        for key, value in attributes.items()
+    )
+    return f"<{name}{written}/>" if text is None else f"<{name}{written}>{escape(text)}</{name}>"
+
+
+def _value(value: float | str) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def text(x: float, y: float, content: str, **attributes: float | str) -> str:
+    return tag("text", content, x=x, y=y, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: float | str) -> str:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
+
+
+def circle(x: float, y: float, **attributes: float | str) -> str:
+    return tag("circle", cx=x, cy=y, **attributes)

@@ -4,10 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from toprune.report.html import charts
-from toprune.report.html.charts import lines, series
 from toprune.report.html.parts import (
-    STYLE,
     block,
     figure,
     figures,
@@ -19,8 +16,8 @@ from toprune.report.html.parts import (
     table,
     words,
 )
-from toprune.report.html.shell import page
-from toprune.report.svg import Line, Point
+from toprune.report.html.shell import page, read_asset
+from toprune.report.svg import Line, Point, lines, series_class
 
 
 def curves(report: Mapping[str, Any], x: str) -> list[Line]:
@@ -70,9 +67,9 @@ def curve(compared: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> 
         "curve",
         f"{metric} in points; the dashed line is dense, {dense:.1f}",
         f"Dense: {dense:.1f}. {says}.",
-        lines(drawn, x="times fewer FLOPs", y=str(metric), start=1.0, level=dense, dots=True),
+        lines(drawn, x="times fewer FLOPs", y=str(metric), start=1.0, level=dense, markers=True),
         table(f"{metric} in points, with 95 % intervals", header, rows),
-        legend((series(i), line.name) for i, line in enumerate(drawn)),
+        legend((series_class(i), line.name) for i, line in enumerate(drawn)),
     )
     about = paragraph(
         "Every method on the same model, data, epochs and seeds. A bar is the interval of the "
@@ -99,7 +96,7 @@ def front(report: Mapping[str, Any]) -> str:
             "front",
             "The same weights at other budgets",
             f"{len(members)} schedules, from {least:.2f} to {most:.2f} times fewer FLOPs.",
-            lines(drawn, x="times fewer FLOPs", y="from dense", start=1.0, floor=0.0, dots=True),
+            lines(drawn, x="times fewer FLOPs", y="from dense", start=1.0, floor=0.0, markers=True),
             table("Distance to the dense model's answers", ("", "reduction", "distance"), rows),
         )
     )
@@ -121,4 +118,6 @@ def compare_page(report: Mapping[str, Any]) -> str:
         section("What could not be done", f"<ul>{lost}</ul>" if lost else ""),
         section("Where the numbers are from", paragraph(words(machine)) if machine else ""),
     ]
-    return page("Methods side by side", "\n".join(body), style=charts.STYLE + STYLE)
+    return page(
+        "Methods side by side", "\n".join(body), style=read_asset(__package__, "report.css")
+    )

@@ -26,24 +26,6 @@ OUTCOMES = {  # of an example: a class of the style, and words
 OPEN = 6  # examples that are seen at once
 LONG = 40  # characters of an answer that gets a line of its own
 
-STYLE = """
-.cases { list-style: none; padding: 0; margin: 1rem 0; display: grid; gap: .9rem; }
-.cases li {
-  border: 1px solid var(--rule); border-left: .25rem solid var(--rule); border-radius: .5rem;
-  padding: .7rem .9rem; overflow-wrap: anywhere;
-}
-.cases li.bad { border-left-color: var(--bad); }
-.cases li.good { border-left-color: var(--good); }
-.cases blockquote { margin: 0 0 .5rem; }
-.cases dl { display: flex; flex-wrap: wrap; gap: .1rem 1.6rem; margin: 0; }
-.cases dl.long { display: block; }
-.cases dl div { display: flex; gap: .5rem; }
-.cases dt { color: var(--soft); flex: none; }
-.cases dd { margin: 0; }
-.bad .verdict { color: var(--bad); }
-.good .verdict { color: var(--good); }
-"""
-
 
 def classes(report: Report) -> str:
     found = report.get("classes") or []

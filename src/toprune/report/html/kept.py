@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from toprune.report.html.charts import columns, lines, series
+from toprune.report.html.charts import columns
 from toprune.report.html.parts import figure, figures, legend, number, paragraph, table
-from toprune.report.svg import Line, Point
+from toprune.report.svg import Line, Point, lines, series_class
 
 NAMES = {0.1: "short", 0.5: "median", 0.9: "long", 1.0: "longest"}
 
@@ -60,5 +60,5 @@ def _by_length(report: dict[str, Any]) -> str:
         f"{says}.",
         lines(drawn, x="layer", y="tokens", floor=0.0),
         table("Tokens that enter each layer, by length", ("layer", *names), rows),
-        legend((series(i), f"{name} tokens") for i, name in enumerate(names)),
+        legend((series_class(i), f"{name} tokens") for i, name in enumerate(names)),
     )

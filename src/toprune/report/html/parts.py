@@ -7,40 +7,8 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
-from toprune.report.html.charts import WIDTH, Drawing
 from toprune.report.html.shell import escape
-
-STYLE = """
-section { margin: 2.6rem 0 0; }
-section > h2 { border-top: 1px solid var(--rule); padding-top: 1.4rem; margin-top: 0; }
-.figures { display: grid; gap: 1.6rem 2.4rem; grid-template-columns: minmax(0, 1fr); }
-.figures { margin: 1rem 0; }
-@media (min-width: 52rem) { .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
-figure { margin: 0; min-width: 0; max-width: 34rem; }
-figcaption { font-weight: 600; margin-bottom: .2rem; }
-.legend { margin: .1rem 0 .4rem; font-size: .9rem; color: var(--soft); }
-.legend span { white-space: nowrap; margin-right: 1rem; }
-.legend i {
-  display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin-right: .35rem;
-  vertical-align: -.08rem; border-style: solid; border-width: 0;
-}
-.legend i.asked { border-color: var(--pruned); border-width: 1px; }
-.legend i.ring { border-width: 2px; }
-details { font-size: .92rem; }
-figure details, .block details { margin-top: .3rem; }
-.figures table { font-size: .95rem; width: 100%; }
-.range { display: block; font-size: .88rem; }
-.facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: 1rem 0 }
-.steps > div { padding: .35rem 0; }
-.steps > div + div { border-top: 1px solid var(--rule); }
-.steps dt { display: flex; justify-content: space-between; gap: 1rem; }
-.steps dt b { font-variant-numeric: tabular-nums; }
-.steps dd { margin: 0; color: var(--soft); font-size: .9rem; }
-.whole { white-space: nowrap; }
-.facts dt { color: var(--soft); }
-.facts dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 30rem) { .figures table { font-size: .88rem; } td, th { padding-right: .5rem; } }
-"""
+from toprune.report.svg import PAGE_WIDTH, Drawing
 
 Cell = str  # HTML
 
@@ -117,9 +85,9 @@ def figure(
     """A chart, what it says for those who do not see it, and its numbers. `name`: for the ids."""
     return (
         f'<figure id="{name}"><figcaption>{escape(title)}</figcaption>{keys}'
-        f'<svg viewBox="0 0 {WIDTH} {drawing.height}" role="img" '
+        f'<svg viewBox="0 0 {PAGE_WIDTH} {drawing.height}" role="img" '
         f'aria-labelledby="{name}-title {name}-says"><title id="{name}-title">{escape(title)}'
-        f'</title><desc id="{name}-says">{escape(says)}</desc>{drawing.inner}</svg>'
+        f'</title><desc id="{name}-says">{escape(says)}</desc>{drawing.content}</svg>'
         + (f"<details><summary>The numbers</summary>{numbers}</details>" if numbers else "")
         + "</figure>"
     )

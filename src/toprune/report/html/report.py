@@ -9,33 +9,16 @@ from typing import Any
 
 from toprune.data.presets import preset_name
 from toprune.errors import UserError
-from toprune.report.html import charts, failures
 from toprune.report.html.budget import budget
 from toprune.report.html.compared import curve, front
 from toprune.report.html.failures import classes, examples
 from toprune.report.html.kept import kept
 from toprune.report.html.origin import origin
-from toprune.report.html.parts import STYLE, number, paragraph, section, words
+from toprune.report.html.parts import number, paragraph, section, words
 from toprune.report.html.quality import quality, verdict
-from toprune.report.html.shell import escape, page
+from toprune.report.html.shell import escape, page, read_asset
 from toprune.report.html.speed import fastest, speed
 from toprune.report.html.training import training
-
-TILES = """
-.tiles {
-  display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr));
-  margin: 1.3rem 0; padding: 0;
-}
-.tiles div {
-  background: var(--panel); border: 1px solid var(--rule); border-radius: .6rem;
-  padding: .8rem 1rem; display: flex; flex-direction: column;
-}
-.tiles dt { color: var(--soft); font-size: .9rem; }
-.tiles dd { margin: 0; }
-.tiles .big { font-size: 1.75rem; font-weight: 650; line-height: 1.3; }
-.tiles .small { color: var(--soft); font-size: .88rem; }
-.lead { font-size: 1.08rem; }
-"""
 
 Report = dict[str, Any]
 
@@ -48,7 +31,7 @@ def report_page(report: Report, compared: Mapping[str, Any] | None = None) -> st
         raise UserError(
             f"report.json is not one that toprune wrote ({problem!r}); prune the model anew"
         ) from problem
-    return page(_title(report), body, style=charts.STYLE + STYLE + failures.STYLE + TILES)
+    return page(_title(report), body, style=read_asset(__package__, "report.css"))
 
 
 def _body(report: Report, compared: Mapping[str, Any] | None) -> list[str]:

@@ -9,66 +9,19 @@ import base64
 import hashlib
 import html
 import re
+from functools import cache
+from importlib.resources import files
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _ENDS = re.compile(
     r"</(script|style)|<!--", re.IGNORECASE
 )  # what ends an element, or hides its end
 
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --ground: #ffffff; --panel: #f6f7f9; --ink: #1c2128; --soft: #57606a; --rule: #d5dae0;
-  --dense: #6b7480; --pruned: #0a62c4; --good: #17703a; --bad: #b3261e; --warm: #9a5700;
-  --tint: #e3eefb;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --ground: #12161b; --panel: #1a2027; --ink: #e4e8ed; --soft: #a3adb8; --rule: #38414b;
-    --dense: #929dab; --pruned: #62aeff; --good: #63c98a; --bad: #ff8f85; --warm: #e3a54a;
-    --tint: #17314f;
-  }
-}
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
-body {
-  margin: 0; background: var(--ground); color: var(--ink);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
-}
-main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; }
-h2 { font-size: 1.2rem; line-height: 1.3; margin: 2.5rem 0 .6rem; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
-p { margin: .5rem 0; max-width: 44rem; overflow-wrap: anywhere; }
-a { color: var(--pruned); }
-code, pre, kbd { font: .9em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-pre {
-  background: var(--panel); border: 1px solid var(--rule); border-radius: .4rem;
-  padding: .7rem .9rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: .6rem 0;
-}
-.soft { color: var(--soft); }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
-th, td { padding: .3rem .7rem .3rem 0; text-align: left; vertical-align: top; }
-th { font-weight: 600; }
-tr + tr > *, tbody tr:first-child > * { border-top: 1px solid var(--rule); }
-.number { text-align: right; white-space: nowrap; }
-.scroll { overflow-x: auto; }
-summary { cursor: pointer; color: var(--soft); padding: .3rem 0; }
-:focus-visible { outline: 2px solid var(--pruned); outline-offset: 2px; }
-svg { display: block; width: 100%; height: auto; }
-@media print {
-  :root {
-    color-scheme: light;
-    --ground: #ffffff; --panel: #ffffff; --ink: #000000; --soft: #444444; --rule: #bbbbbb;
-    --dense: #6b7480; --pruned: #0a62c4; --good: #17703a; --bad: #b3261e; --warm: #9a5700;
-    --tint: #e3eefb;
-  }
-  main { max-width: none; padding: 0; }
-  section, figure, tr { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-}
-"""
+
+@cache
+def read_asset(package: str, name: str) -> str:
+    """The text of a style or script file that lies in a package of toprune."""
+    return files(package).joinpath(name).read_text("utf-8")
 
 
 def escape(text: str) -> str:
@@ -87,7 +40,7 @@ def page(title: str, body: str, *, script: str = "", style: str = "", form: bool
     """A whole document. `title` is text; `body` is HTML, in which others' words are escaped;
     `script` and `style` are ours, they hold no data of users (those go into the body). `form`: one
     may be sent, to where the page came from."""
-    style = STYLE + style
+    style = read_asset(__package__, "page.css") + style
     for own in (script, style):
         if _ENDS.search(own):
             raise ValueError("a script or style that would end its own element")

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from toprune.report.html.charts import heat, lines, series
+from toprune.report.html.charts import heat
 from toprune.report.html.parts import figure, figures, legend, number, paragraph, table
-from toprune.report.svg import Line, Point
+from toprune.report.svg import Line, Point, lines, series_class
 
 Report = dict[str, Any]
 OF_LAYER = re.compile(r"(gate|kept)_(\d+)")
@@ -43,7 +43,7 @@ def _sparsity(report: Report) -> str:
         f"Expected share of FLOPs removed, from {first:.0f} % to {last:.0f} %.",
         lines(drawn, x="step", y="% of FLOPs", floor=0.0),
         table("Share of FLOPs removed, in %", ("step", "expected", "target"), rows),
-        legend((series(i), line.name) for i, line in enumerate(drawn)),
+        legend((series_class(i), line.name) for i, line in enumerate(drawn)),
     )
 
 
@@ -108,5 +108,5 @@ def _loss(report: Report) -> str:
         f"{says}.",
         lines(drawn, x="step", y="loss", floor=0.0),
         table("Loss", ("stage", "step", "loss"), rows),
-        legend((series(i), line.name) for i, line in enumerate(drawn)),
+        legend((series_class(i), line.name) for i, line in enumerate(drawn)),
     )
