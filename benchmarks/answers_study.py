@@ -27,13 +27,14 @@ from toprune.models.heads import ask
 from toprune.models.load import load_model, load_tokenizer
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import order, ranks
 from toprune.report.environment import environment
 from toprune.tasks import Task, make_task
 from toprune.training.batches import in_batches
 from toprune.training.features import Collate, encode
 from toprune.training.learner import Training
-from toprune.training.probe import Record, fit_probes
+from toprune.training.probe import fit_probes
 
 OUT = Path(__file__).parent / "results" / "answers_study.json"
 BUDGET = "1.7x"
@@ -52,7 +53,7 @@ def told_where(
 ) -> list[dict[str, float]]:
     """By layer, for each share of the tokens: how often both ends of the answer are in it."""
     until = tokenizer.sep_token_id
-    guard: dict[str, Any] = {"protect": (until,), "protect_until": until}
+    protection = Protection((until,), until, "last")
     segments = has_segments(model.config)
 
     def batches(asked: Examples) -> list[dict[str, Tensor]]:
@@ -60,8 +61,8 @@ def told_where(
         found = in_batches(features, Collate(tokenizer))
         return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in found]
 
-    probes = fit_probes(model, task, batches(fitted), **guard)
-    record = Record(sizes_of(model).layers - 1, whole=True, **guard)
+    probes = fit_probes(model, task, batches(fitted), protection=protection)
+    record = Record(range(sizes_of(model).layers - 1), protection=protection)
     hits: list[dict[float, list[bool]]] = [{share: [] for share in SHARES} for _ in probes]
     attach_policy(model, record)
     with torch.inference_mode():
@@ -71,7 +72,7 @@ def told_where(
             assert tokens is not None
             free = (tokens.alive & ~tokens.protected)[..., None]
             ends = said.masked_fill(~free, -torch.inf).argmax(1)  # (B, 2)
-            for layer, (state, probe) in enumerate(zip(record.states, probes, strict=True)):
+            for layer, (state, probe) in enumerate(zip(record.values, probes, strict=True)):
                 place = ranks(order(state @ probe, tokens)).gather(1, ends).amax(1)  # (B,)
                 for share, hit in hits[layer].items():
                     hit += (place < share * tokens.n).tolist()

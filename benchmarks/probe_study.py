@@ -25,7 +25,8 @@ from toprune.models.load import load_model, load_tokenizer
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan
 from toprune.plan.schedule import geometric
-from toprune.pruning.attach import Drop, Follow, attach_policy, detach
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.tokens import Tokens
 from toprune.report.environment import environment
 from toprune.tasks import make_task

@@ -246,7 +246,7 @@ def test_masked_is_gathered_is_alone(score: str, shape: str) -> None:
         assert not torch.allclose(wanted, said(double(), given), atol=1e-3)
         run = attached(model)
         assert run is not None
-        kept = [tokens.index.shape[1] for tokens in run.at[:-1] if tokens is not None]
+        kept = [tokens.index.shape[1] for tokens in run.entered]
         assert kept == plan.lengths(TOKENS)
     for i in range(len(given)):
         torch.testing.assert_close(said(model, given[i : i + 1])[0], wanted[i], atol=1e-9, rtol=0)

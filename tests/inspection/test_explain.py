@@ -49,7 +49,7 @@ def simulated(folder: Path, text: Any) -> tuple[list[set[int]], torch.Tensor, to
         pruned = ask(bundle.model, bundle.task, batch)[0]
         run = attached(bundle.model)
         assert run is not None
-        alive = [set(at.index[0][at.alive[0]].tolist()) for at in run.at[:LAYERS] if at is not None]
+        alive = [set(tokens.index[0][tokens.alive[0]].tolist()) for tokens in run.entered]
         dense = ask(detach(bundle.model), bundle.task, batch)[0]
     return alive, pruned[0], dense[0]
 

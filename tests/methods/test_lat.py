@@ -47,7 +47,8 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Score
-from toprune.pruning.attach import Follow, attach, attach_policy, attached, detach
+from toprune.pruning.attach import attach, attach_policy, attached, detach
+from toprune.pruning.policies import Follow
 from toprune.tasks import Classify, Task, intervals
 from toprune.training.evaluation import answers_of, distance, said_to
 from toprune.training.features import Collate, encode, lengths
@@ -282,7 +283,7 @@ def test_loss_of_a_batch(name: str, tmp_path: Path) -> None:
     kept = attached(job.model)
     assert kept is not None
     assert kept.policy is policy  # as it was
-    last = kept.at[kept.last]
+    last = kept.tokens[kept.last]
     assert last is not None
     assert last.index.shape[1] < inputs["input_ids"].shape[1]  # rows were gone, not only masked
 

@@ -90,7 +90,7 @@ def test_who_is_below_the_threshold_leaves() -> None:
         model(**pad(rows))
     run = attached(model)
     assert run is not None
-    before, after = run.at[0], run.at[1]
+    before, after = run.tokens[0], run.tokens[1]
     assert before is not None
     assert after is not None
     detach(model)

@@ -11,7 +11,8 @@ from support.strategies import make_plan, pad, random_text
 from toprune.methods.power_bert import LAMBDA, Extract, PowerBert, SoftExtract
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
-from toprune.pruning.attach import Drop, attach_policy, attached, detach
+from toprune.pruning.attach import attach_policy, attached, detach
+from toprune.pruning.policies import Drop
 from toprune.pruning.tokens import Tokens
 
 LENGTHS = Lengths.of([20, 24, 16])
@@ -92,7 +93,7 @@ def test_states_are_multiplied_by_r_at_their_rank() -> None:
         model(**pad(rows))
     run = attached(model)
     assert run is not None
-    final = run.at[3]
+    final = run.tokens[3]
     assert final is not None
     assert int(final.alive.sum()) == 15
     detach(model)

@@ -54,7 +54,7 @@ def states(model: Any, plan: Plan) -> list[Tensor]:
     run = attached(model)
     assert run is not None
     detach(model)
-    return [tokens.alive for tokens in run.at if tokens is not None]
+    return [tokens.alive for tokens in run.tokens if tokens is not None]
 
 
 def test_a_predictor_by_hand() -> None:

@@ -141,7 +141,7 @@ def check_gradients(cell: Cell) -> None:
         again = gradients(model, cell)
         run = attached(model)
         assert run is not None
-        assert run.passed == 2 * sizes_of(model).layers  # each a second time, on the way back
+        assert run.calls == 2 * sizes_of(model).layers  # each a second time, on the way back
         assert again.keys() == found.keys()
         assert_same(list(again.values()), list(found.values()))
 
@@ -258,9 +258,9 @@ def test_who_leaves_is_nobodys_key(name: str) -> None:
         found = model(**batch).logits
     run = attached(model)
     assert run is not None
-    assert run.at[1] is not None
+    assert run.tokens[1] is not None
     alive = torch.zeros(41, dtype=torch.bool)
-    alive[run.at[1].index[0]] = True
+    alive[run.tokens[1].index[0]] = True
     assert alive.sum() == 10
     layers = list(dict.fromkeys(FAMILIES[name].layers(model.base_model)))
     detach(model)

@@ -211,7 +211,7 @@ def places(model: Any) -> list[list[set[int]]]:
     """For each text the original places of the tokens that entered each layer."""
     run = attached(model)
     assert run is not None
-    entered = [tokens for tokens in run.at[:LAYERS] if tokens is not None]
+    entered = run.entered
     assert len(entered) == LAYERS
     return [
         [set(tokens.index[b][tokens.alive[b]].tolist()) for tokens in entered]
@@ -366,8 +366,8 @@ def test_a_deepcopy_is_isolated(family: str) -> None:
     assert own is not None
     assert run is not own
     logits(twin, TEXTS[:1])
-    assert run.at[0] is not None
-    assert len(run.at[0].n) == len(TEXTS)  # the original still shows its own last pass
+    assert run.tokens[0] is not None
+    assert len(run.tokens[0].n) == len(TEXTS)  # the original still shows its own last pass
     detach(twin)
     assert torch.equal(logits(model, TEXTS), before)
     assert torch.equal(logits(twin, TEXTS), logits(double(family), TEXTS))

@@ -70,7 +70,7 @@ def test_accumulated_is_the_sum_over_layers_heads_and_live_queries() -> None:
             model(**batch)
         run = attached(model)
         assert run is not None
-        tokens = run.at[2]
+        tokens = run.tokens[2]
         assert tokens is not None
         k = -(-len(row) // 2)
         best = [0, *(i for i in total.argsort(descending=True).tolist() if i != 0)][:k]
@@ -87,7 +87,7 @@ def test_what_was_received_before_counts_after_a_drop() -> None:
         model(**batch)
     run = attached(model)
     assert run is not None
-    early, late = run.at[1], run.at[3]
+    early, late = run.tokens[1], run.tokens[3]
     assert early is not None
     assert late is not None
     assert early.total is not None
@@ -113,7 +113,7 @@ def test_random_is_the_same_for_every_text_and_knows_no_content() -> None:
             model(**pad([random_text(20, seed)]))
         run = attached(model)
         assert run is not None
-        tokens = run.at[1]
+        tokens = run.tokens[1]
         assert tokens is not None
         kept.append(tokens.index[0].tolist())
     detach(model)

@@ -17,7 +17,8 @@ from toprune.data.examples import load
 from toprune.models.families import sizes_of
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan
-from toprune.pruning.attach import Drop, Follow, attached
+from toprune.pruning.attach import attached
+from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.tokens import Tokens
 from toprune.tasks import Classify
 from toprune.training.features import Collate, encode, lengths
@@ -63,8 +64,7 @@ def outcome(model: Any) -> tuple[float, list[float]]:
     run = attached(model)
     assert run is not None
     kept = []
-    for tokens in run.at[1 : run.last + 1]:
-        assert tokens is not None
+    for tokens in run.entered[1:]:
         here = torch.isin(batch["input_ids"].gather(1, tokens.index), marks) & tokens.alive
         assert not here[labels == NO_MARK].any()
         kept.append(here.any(1)[labels != NO_MARK].double().mean().item())

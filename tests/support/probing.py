@@ -8,13 +8,13 @@ from torch import Tensor
 
 from support.strategies import LAYERS
 from toprune.pruning.attach import attach_policy
-from toprune.training.probe import Record
+from toprune.pruning.policies import Record
 
 
 def states(model: Any, batch: dict[str, Tensor]) -> list[Tensor]:
     """(B, S, D) after attention, of every layer but the last."""
-    record = Record(LAYERS - 1, whole=False)
+    record = Record(range(LAYERS - 1))
     twin = attach_policy(copy.deepcopy(model), record)
     with torch.no_grad():
         twin(**batch)
-    return record.states
+    return record.values

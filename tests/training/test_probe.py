@@ -14,6 +14,7 @@ from support.probing import states
 from support.strategies import LAYERS, WIDTH, pad, random_text
 from toprune.models.heads import outputs_of
 from toprune.pruning.attach import attached
+from toprune.pruning.policies import Protection
 from toprune.tasks import Answer, Classify, Embed, Regress, Tags, Task
 from toprune.training.probe import RIDGE, fit_probes
 
@@ -102,7 +103,7 @@ def test_tokens_that_stay_anyway_are_not_ranked() -> None:
     model, protect = make_model("bert", num_labels=2, head="answer").double(), (7, 9, 11)
     assert sum(token in protect for text in TEXTS for token in text) > 10
     expected = by_hand(model, Answer(), protect=protect)
-    found = fit_probes(model, Answer(), batches(TEXTS, 16), protect=protect)
+    found = fit_probes(model, Answer(), batches(TEXTS, 16), protection=Protection(protect))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-4)
 
 

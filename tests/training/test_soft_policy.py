@@ -23,7 +23,8 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import expected_share
 from toprune.plan.plan import PROBED, Score, probe_of
-from toprune.pruning.attach import Drop, attach, attach_policy, attached
+from toprune.pruning.attach import attach, attach_policy, attached
+from toprune.pruning.policies import Drop, Protection
 from toprune.pruning.tokens import Tokens
 from toprune.tasks import Answer, Classify, Tags
 from toprune.training.learner import ALL_TOKENS, FitTrainer, Learner, Training
@@ -85,7 +86,9 @@ class Masked(Learn):
 
 def policy(kind: type[Learn], chosen: Selector, score: str, **own: Any) -> Learn:
     probes = PROBES if score in PROBED else None
-    return kind(chosen, score, probes=probes, **own)  # type: ignore[arg-type]
+    names = ("protect", "protect_until", "restore")
+    protection = Protection(**{name: own.pop(name) for name in names if name in own})
+    return kind(chosen, score, probes=probes, protection=protection, **own)  # type: ignore[arg-type]
 
 
 # -- the pass ------------------------------------------------------------------------------------
@@ -132,8 +135,7 @@ def soft_gradients(
     named = [*model.named_parameters(), *chosen.named_parameters()]
     run = attached(model)
     assert run is not None
-    last = run.at[LAYERS - 1]
-    assert last is not None
+    last = run.entered[-1]
     return (
         loss.item(),
         {n: p.grad for n, p in named if p.grad is not None},
@@ -253,7 +255,7 @@ def kept_answers(learner: Learner, batch: dict[str, Tensor], teacher: Tensor) ->
     learner(teacher_logits=teacher, **batch)
     run = attached(learner.model)
     assert run is not None
-    tokens, share = run.at[2], Answer().own_share(teacher, batch["attention_mask"])
+    tokens, share = run.tokens[2], Answer().own_share(teacher, batch["attention_mask"])
     assert tokens is not None
     shares = share.exp() * batch["attention_mask"]
     return float((shares.gather(1, tokens.index) * tokens.alive).sum() / shares.sum())
@@ -323,7 +325,7 @@ def test_every_ranking_is_distilled(score: Score, rankings: int) -> None:
     run = attached(model)
     assert run is not None
     for (t, live), layer in zip(seen, (0, 2), strict=False):
-        tokens = run.at[layer]
+        tokens = run.tokens[layer]
         assert tokens is not None
         assert torch.equal(t[live], share.gather(1, tokens.index)[live])
         assert live.sum() == (tokens.alive & ~tokens.protected).sum()
@@ -367,7 +369,7 @@ def test_states_of_tokens_that_stay_are_those_of_the_dense_model(head: str) -> N
         run = attached(alone)
         assert run is not None
         for layer, (one, other) in enumerate(zip(got, want, strict=True)):
-            tokens = run.at[layer + 1]
+            tokens = run.tokens[layer + 1]
             assert tokens is not None
             left = tokens.index[0].tolist()
             stay = max(4 * (head == "answer"), plan.lengths(len(text))[2])  # the question does
@@ -403,8 +405,7 @@ def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
         bins = {i: place * BINS // n for place, i in enumerate(order)}
         first = {i: float(rank[0, bins[i]]) if i else 1.0 for i in range(n)}
         both = {i: first[i] * float(rank[2, bins[i]]) if i else 1.0 for i in range(n)}
-        for tokens, expected in ((run.at[1], first), (run.at[2], first), (run.at[3], both)):
-            assert tokens is not None
+        for tokens, expected in zip(run.entered[1:], (first, first, both), strict=True):
             assert tokens.weight is not None
             live = tokens.alive[b]
             found = dict(

@@ -22,7 +22,7 @@ from toprune.data.images import INPUT
 from toprune.export.packed import PackedRun
 from toprune.models.families import family_named, family_of, has_segments, image_shape
 from toprune.plan.plan import Plan, Restore
-from toprune.pruning.attach import attach_run, detach
+from toprune.pruning.attach import detach, swap_layers
 
 OPSET = 17  # the first with LayerNormalization; old enough for everybody
 PLAN = "toprune.plan"  # of the file's metadata
@@ -84,7 +84,7 @@ def write_onnx(
     )
     training = model.training
     run = PackedRun(family, model.base_model, sizes, plan)
-    attach_run(model.eval(), run)
+    swap_layers(model.eval(), run)
     try:
         with (
             torch.inference_mode(),

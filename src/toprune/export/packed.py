@@ -4,7 +4,7 @@ The live tokens of all examples lie one after the other, (N, D) with N the sum o
 linear layers never see padding, and one graph serves any batch. Padding exists inside attention
 alone, where `Layout.at` lifts packed rows to (B, K) places and `Layout.live` takes them back.
 
-Nothing here looks at a value: no `int()`, no `bool()`, no branch on data. What `attachment.Run`
+Nothing here looks at a value: no `int()`, no `bool()`, no branch on data. What `execution.Run`
 decides while it runs, the graph must be able to decide later; that both agree is tested.
 """
 
@@ -55,18 +55,18 @@ class Layout:
 
 @dataclass
 class PackedRun:
-    """The state of one forward pass; stands where `attachment.Run` stands."""
+    """The state of one forward pass; stands where `execution.Run` stands."""
 
     family: Family
     base: Any
     sizes: Sizes
     plan: Plan
-    passed: int = 0
+    calls: int = 0
 
     def __post_init__(self) -> None:
         layers: Sequence[Layer] = self.family.layers(self.base)
         self.last = len(layers) - 1
-        self.whole = self.plan.restore != "none"
+        self.restores = self.plan.restore != "none"
         self.width, self.size = self.plan.width, self.sizes.head_size
         self.heads = [own.heads for own in self.sizes.each]  # by depth
         own: dict[Layer, tuple[nn.Linear, nn.Linear, nn.Linear]] = {}  # one for a shared layer
@@ -113,7 +113,7 @@ class PackedRun:
         """hidden (N, D); the first layer gets the padded batch (B, S, D), the last one gives the
         head its row, (B, 1, D), or all that is left, (N, D)."""
         x = hidden.reshape(-1, self.width)[self.index] if i == 0 else hidden
-        if i == self.last and not self.whole:
+        if i == self.last and not self.restores:
             return self._head_row(module, i, x).unsqueeze(1)
         step = self.steps.get(i)
         if step is not None and self.plan.restore == "last":

@@ -22,7 +22,8 @@ from toprune.errors import UserError
 from toprune.export.graph import input_names
 from toprune.models.families import family_named, image_shape
 from toprune.plan.plan import Plan
-from toprune.pruning.attach import Drop, Follow, attach, attach_policy, detach
+from toprune.pruning.attach import attach, attach_policy, detach
+from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.predictor import predictors_of
 from toprune.pruning.tokens import Tokens, order, take
 

@@ -18,38 +18,17 @@ from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import Reading, check_plan, watch
+from toprune.models.families import sizes_of
 from toprune.models.heads import ask
-from toprune.plan.plan import Plan, Restore
-from toprune.pruning.attach import Drop, attach_policy, detach
-from toprune.pruning.tokens import Tokens, order, ranks
+from toprune.plan.plan import Plan
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import Protection, Record
+from toprune.pruning.tokens import order, ranks
 from toprune.report.svg import Line, Point, chart
 from toprune.tasks import texts_of
 from toprune.tasks.answer import Answer
 
 SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best ones
-
-
-class Listen:
-    """A policy that keeps every token and hears what attention each receives, in every layer."""
-
-    def __init__(self) -> None:
-        self.protect: tuple[int, ...] = ()
-        self.protect_until: int | None = None
-        self.restore: Restore = "last"  # the last layer, too, is computed for all
-        self.received: list[Tensor] = []  # of each layer (B, S)
-
-    def begin(self) -> None:
-        self.received = []
-
-    def scored(self, layer: int) -> bool:
-        return True
-
-    def decide(
-        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
-    ) -> Drop | None:
-        assert received is not None
-        self.received.append(received)
-        return None
 
 
 def score_distributions(bundle: str | Path, texts: Sequence[Any]) -> dict[str, Any]:
@@ -58,14 +37,19 @@ def score_distributions(bundle: str | Path, texts: Sequence[Any]) -> dict[str, A
     both would be the same."""
     own = Bundle.load(bundle)
     reading = Reading(own, texts)
-    policy = Listen()
-    attach_policy(own.model.eval(), policy)
+    record = Record(
+        range(sizes_of(own.model).layers),
+        _received,
+        scored=True,
+        protection=Protection(restore="last"),  # all rows of the last layer, too
+    )
+    attach_policy(own.model.eval(), record)
     curves: list[np.ndarray] = []
     try:
         with torch.inference_mode():
             for batch in reading.batches("listening"):
                 ask(own.model, own.task, batch)
-                curves.append(by_rank(torch.cat(policy.received).numpy(force=True)))
+                curves.append(by_rank(torch.cat(record.values).numpy(force=True)))
     finally:
         detach(own.model)
     return {
@@ -74,6 +58,11 @@ def score_distributions(bundle: str | Path, texts: Sequence[Any]) -> dict[str, A
         "tokens": list(SHARES),
         "attention": np.mean(curves, 0).tolist(),  # (L, shares)
     }
+
+
+def _received(_: int, __: Tensor, received: Tensor | None) -> Tensor:
+    assert received is not None
+    return received
 
 
 def by_rank(received: np.ndarray) -> np.ndarray:

@@ -35,7 +35,8 @@ from toprune.models.families import sizes_of
 from toprune.models.heads import ask
 from toprune.plan.cost import expected_share, reduction
 from toprune.plan.plan import Plan, Score, Step, notch, probe_of
-from toprune.pruning.attach import Follow, attached
+from toprune.pruning.attach import attached
+from toprune.pruning.policies import Follow
 from toprune.tasks import Task
 from toprune.training.evaluation import distance, said_to
 from toprune.training.learner import Learner

@@ -24,7 +24,7 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes
 from toprune.plan.plan import Plan, Restore, Score, Step
-from toprune.pruning.attach import Drop
+from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens
 from toprune.training.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
 from toprune.training.thresholds import meet
@@ -59,7 +59,7 @@ class Ltp:
             return Outcome(met(), None, [])
 
         def begin() -> "SoftThreshold":
-            return SoftThreshold(selector, job.protect, job.protect_until, job.restore)
+            return SoftThreshold(selector, Protection.of(job))
 
         def end(policy: "SoftThreshold") -> tuple[Plan, float]:
             return met(), 1 / (1 - float(selector.sparsity()))
@@ -112,19 +112,11 @@ class Thresholds(Coefficient):
         return replace(blank, steps=tuple(steps))
 
 
-class SoftThreshold:
+class SoftThreshold(Policy):
     """The policy of the soft stage: every token stays, its state multiplied by how surely."""
 
-    def __init__(
-        self,
-        selector: Thresholds,
-        protect: tuple[int, ...] = (),
-        protect_until: int | None = None,
-        restore: Restore = "none",
-    ):
-        self.selector = selector
-        self.protect, self.protect_until = protect, protect_until
-        self.restore: Restore = restore
+    def __init__(self, selector: Thresholds, protection: Protection = UNPROTECTED):
+        self.selector, self.protection = selector, protection
 
     def begin(self) -> None:
         self.selector.kept = []

@@ -22,7 +22,7 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes
 from toprune.plan.plan import Plan, Restore, Score, Step, notch, probe_of
-from toprune.pruning.attach import Drop
+from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens, by_probe, order, ranks
 from toprune.training.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
 
@@ -50,9 +50,7 @@ class PowerBert:
                 selector,
                 job.score,
                 probes=probes_of(job),
-                protect=job.protect,
-                protect_until=job.protect_until,
-                restore=job.restore,
+                protection=Protection.of(job),
             )
 
         def end(policy: "Extract") -> tuple[Plan, float]:
@@ -105,7 +103,7 @@ class SoftExtract(Coefficient):
         return replace(blank, steps=steps, probe=probe_of(probes, blank.score, [steps[0].layer]))
 
 
-class Extract:
+class Extract(Policy):
     """The policy of the search: every token stays, its state multiplied by r at its rank."""
 
     def __init__(
@@ -114,13 +112,10 @@ class Extract:
         score: Score,
         *,
         probes: Tensor | None = None,
-        protect: tuple[int, ...] = (),
-        protect_until: int | None = None,
-        restore: Restore = "none",
+        protection: Protection = UNPROTECTED,
     ):
         self.selector, self.score, self.probes = selector, score, probes
-        self.protect, self.protect_until = protect, protect_until
-        self.restore: Restore = restore
+        self.protection = protection
 
     def begin(self) -> None:
         self.selector.clip()

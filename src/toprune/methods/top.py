@@ -20,6 +20,7 @@ from toprune.models.heads import by_token
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, expected_share
 from toprune.plan.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
+from toprune.pruning.policies import Protection
 from toprune.pruning.tokens import Tokens, ranks
 from toprune.training import hard_concrete
 from toprune.training.projection import shift_to
@@ -78,9 +79,7 @@ class Top:
                 Selector(settings, sizes, job.lengths, job.budget, start, job.restore),
                 job.score,
                 probes=probes_of(job),
-                protect=job.protect,
-                protect_until=job.protect_until,
-                restore=job.restore,
+                protection=Protection.of(job),
                 distilled=frozenset(range(settings.first, third)),
             )
 

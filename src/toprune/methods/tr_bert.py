@@ -28,11 +28,11 @@ from toprune.methods.predicted import Predictors, met
 from toprune.models.families import sizes_of
 from toprune.models.heads import ask, reads_all
 from toprune.plan.plan import Plan, Restore, Score, Step
-from toprune.pruning.attach import Drop, attach_policy, detach
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import Drop, Policy, Protection, Record
 from toprune.pruning.predictor import Predictor, add_predictors
 from toprune.pruning.tokens import Tokens, gather_alive, order, ranks
 from toprune.training.learner import Learner
-from toprune.training.probe import Record
 from toprune.training.stages import (
     PROBE_TEXTS,
     Job,
@@ -98,12 +98,9 @@ def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
     batches = job.some(PROBE_TEXTS)
     seen: dict[int, list[tuple[Tensor, Tensor]]] = {step.layer: [] for step in schedule.steps}
     sizes = sizes_of(job.model)
-    record = Record(
-        sizes.layers - 1,
-        whole=reads_all(job.task, job.model.config),
-        protect=job.protect,
-        protect_until=job.protect_until,
-    )
+    restore: Restore = "last" if reads_all(job.task, job.model.config) else "none"
+    protection = replace(Protection.of(job), restore=restore)
+    record = Record(range(sizes.layers - 1), protection=protection)
     late = min(sizes.layers - 2, sizes.layers * 2 // 3)
     training = job.model.training
     attach_policy(job.model.eval(), record)
@@ -113,11 +110,11 @@ def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
                 with torch.enable_grad():
                     said = ask(job.model, job.task, batch)[0]
                     margin = job.task.margin(said, batch["attention_mask"]).sum()
-                    (grad,) = torch.autograd.grad(margin, record.states[late])
+                    (grad,) = torch.autograd.grad(margin, record.values[late])
                 assert record.tokens is not None
                 for step in schedule.steps:
-                    state = record.states[step.layer].detach()
-                    matters = saliency(grad, record.states[late].detach(), state)
+                    state = record.values[step.layer].detach()
+                    matters = saliency(grad, record.values[late].detach(), state)
                     wanted = chosen(matters, record.tokens, schedule, step)
                     count = record.tokens.alive & ~record.tokens.protected
                     seen[step.layer].append((state[count], wanted[count]))
@@ -158,21 +155,17 @@ def fit(selector: Predictor, states: Tensor, wanted: Tensor, generator: torch.Ge
 # -- policy gradient ---------------------------------------------------------------------------
 
 
-class Draw:
+class Draw(Policy):
     """The policy of that stage: selectors draw who goes on, and remember how likely that was."""
 
     def __init__(self, selector: Predictors, job: Job):
         self.selector = selector
-        self.protect, self.protect_until = job.protect, job.protect_until
-        self.restore: Restore = job.restore
+        self.protection = Protection.of(job)
         self.unlikely: list[Tensor] = []  # of each selector (B,): -log p of its draw, token mean
         self.kept: list[Tensor] = []  # (B,): share of the text's tokens
 
     def begin(self) -> None:
         self.unlikely, self.kept = [], []
-
-    def scored(self, layer: int) -> bool:
-        return False
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens

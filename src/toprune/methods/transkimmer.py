@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from toprune.methods.predicted import Predictors, met
 from toprune.models.families import sizes_of
-from toprune.plan.plan import Plan, Restore, Score
-from toprune.pruning.attach import Drop
+from toprune.plan.plan import Plan, Score
+from toprune.pruning.policies import Drop, Policy, Protection
 from toprune.pruning.predictor import add_predictors
 from toprune.pruning.tokens import Tokens, gather_alive
 from toprune.training.stages import Job, Outcome, Stage, soft_stage
@@ -90,19 +90,15 @@ def drawn(logits: Tensor, temperature: float) -> Tensor:
     return hard + (soft - soft.detach())  # brackets: (1 + s) - s is not 1 in floats
 
 
-class Skim:
+class Skim(Policy):
     """The policy of the soft stage: every layer draws who goes on."""
 
     def __init__(self, selector: Skimmers, job: Job, temperature: float):
         self.selector, self.temperature = selector, temperature
-        self.protect, self.protect_until = job.protect, job.protect_until
-        self.restore: Restore = job.restore
+        self.protection = Protection.of(job)
 
     def begin(self) -> None:
         self.selector.kept = []
-
-    def scored(self, layer: int) -> bool:
-        return False
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens

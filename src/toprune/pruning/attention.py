@@ -1,7 +1,7 @@
 """Attention over live tokens, and the attention each token receives.
 
-One function for every execution: fused where nobody asks for probabilities, explicit where a score
-or a soft key weight needs them.
+One function for every execution: fused where no probabilities are needed, explicit where a score or
+a soft key weight needs them.
 """
 
 import torch
@@ -14,7 +14,7 @@ TINY = 1e-8  # keys below this weight get no gradient; exact zeros are gathered 
 
 
 def key_bias(tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
-    """What is added to the logits of every key, (B, 1, 1, K); None when all rows are live.
+    """Return what is added to the logits of every key, (B, 1, 1, K); None when all rows are live.
 
     A soft weight w multiplies exp(logit) before normalisation, p = w exp(x) / sum w exp(x): with w
     in {0, 1} that *is* removal, so what is learned is what will run.
@@ -35,20 +35,29 @@ def attend(
     tokens: Tokens,
     *,
     scale: float | None = None,
-    positions: Tensor | None = None,
+    position_bias: Tensor | None = None,
     dropout: float = 0.0,
     scored: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Context (B, H, Q, d) of queries (B, H, Q, d) over keys and values (B, H, K, d).
+    """Compute softmax attention over live tokens.
 
-    `scale` of the logits is 1 / sqrt(d) unless given; `positions` (B, H or 1, Q, K) is what the
-    family adds to them. With `scored` also the
-    received attention (B, K): the mean over heads and *live* queries of the probability that a
-    token gets, before dropout (ToP eq. 3). Then Q == K.
+    Args:
+        q: (B, H, Q, d) queries.
+        k: (B, H, K, d) keys.
+        v: (B, H, K, d) values.
+        tokens: of the K rows.
+        scale: of the logits; 1 / sqrt(d) by default.
+        position_bias: (B, H or 1, Q, K), what the family adds to the logits.
+        dropout: of the probabilities.
+        scored: whether to return the received attention; then Q == K.
+
+    Returns:
+        The context (B, H, Q, d), and the received attention (B, K) if `scored`: the mean over heads
+        and *live* queries of the probability that a token gets, before dropout (ToP eq. 3).
     """
     bias = key_bias(tokens, q.dtype)
-    if positions is not None:
-        bias = positions if bias is None else positions + bias
+    if position_bias is not None:
+        bias = position_bias if bias is None else position_bias + bias
     if not scored and tokens.weight is None and not _slow_fused(q):
         context = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale
@@ -79,7 +88,7 @@ def split_heads(x: Tensor, size: int) -> Tensor:
 
 
 def share_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (B, G, T, d) of groups of heads, as (B, H, T, d)."""
+    """Repeat keys or values (B, G, T, d) of groups of heads, for every head: (B, H, T, d)."""
     groups = x.shape[1]
     if groups == heads:
         return x
@@ -87,10 +96,11 @@ def share_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, H, T, d) turned by the angles of its rows' positions, (B, T, d) each."""
-    one, other = x.chunk(2, -1)
-    return x * cos.unsqueeze(1) + torch.cat((-other, one), -1) * sin.unsqueeze(1)
+    """Turn x (B, H, T, d) by the angles of its rows' positions, (B, T, d) each."""
+    first, second = x.chunk(2, -1)
+    return x * cos.unsqueeze(1) + torch.cat((-second, first), -1) * sin.unsqueeze(1)
 
 
 def merge_heads(x: Tensor) -> Tensor:
+    """(B, H, T, d) -> (B, T, H * d)"""
     return x.transpose(1, 2).flatten(2)

@@ -66,8 +66,7 @@ def entering(
                 model.base_model(**{k: v for k, v in batch.items() if k != "labels"})
                 run = attached(model)
                 assert run is not None
-                at = [tokens for tokens in run.at[: run.last + 1] if tokens is not None]
-                found.append(torch.stack([tokens.alive.sum(1) for tokens in at], 1))
+                found.append(torch.stack([tokens.alive.sum(1) for tokens in run.entered], 1))
     finally:
         detach(model).train(training)
     return torch.cat(found).numpy(force=True)

@@ -19,7 +19,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from toprune.errors import UserError
 from toprune.models.heads import ask
-from toprune.pruning.attach import Follow, attached
+from toprune.pruning.attach import attached
+from toprune.pruning.policies import Follow
 from toprune.pruning.tokens import take
 from toprune.tasks import Task
 from toprune.training.batches import Buckets
@@ -143,7 +144,7 @@ class Learner(nn.Module):
         with torch.no_grad():
             wanted = ask(dense, self.task, inputs, output_hidden_states=True)[1].hidden_states
         gaps = []
-        for state, want, tokens in zip(hidden[1:], wanted[1:], run.at[1:], strict=True):
+        for state, want, tokens in zip(hidden[1:], wanted[1:], run.tokens[1:], strict=True):
             assert tokens is not None
             square = (state - take(want, tokens.index)).square().mean(-1)  # (B, K)
             gaps.append((square * tokens.alive).sum() / tokens.alive.sum())
@@ -154,10 +155,10 @@ class Learner(nn.Module):
         no gradient of the answer tells of one that was dropped."""
         run, share = attached(self.model), self.task.own_share(teacher, mask)
         policy = None if run is None else run.policy
-        if share is None or not isinstance(policy, Follow) or not policy.told:
+        if share is None or not isinstance(policy, Follow) or not policy.rankings:
             return {}
         terms = []
-        for scores, tokens in policy.told:
+        for scores, tokens in policy.rankings:
             x = scores if policy.probes else scores.clamp_min(1e-9).log()  # shares of attention
             live = tokens.alive & ~tokens.protected
             terms.append(loss(x, share.gather(1, tokens.index), live))

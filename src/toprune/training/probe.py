@@ -9,6 +9,7 @@ labels, no training loop: one backward pass over a few hundred texts.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,43 +18,11 @@ from torch import Tensor
 from toprune.models.families import sizes_of
 from toprune.models.heads import ask, reads_all
 from toprune.plan.plan import Restore
-from toprune.pruning.attach import Drop, attach_policy, detach
-from toprune.pruning.tokens import Tokens
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import UNPROTECTED, Protection, Record
 from toprune.tasks import Task
 
 RIDGE = 1e-2  # of the mean variance of the state's coordinates
-
-
-class Record:
-    """A policy that keeps every token and remembers the states after attention."""
-
-    def __init__(
-        self,
-        layers: int,
-        *,
-        whole: bool,
-        protect: tuple[int, ...] = (),
-        protect_until: int | None = None,
-    ) -> None:
-        self.layers = layers
-        self.protect, self.protect_until = protect, protect_until
-        self.restore: Restore = "last" if whole else "none"
-        self.states: list[Tensor] = []
-        self.tokens: Tokens | None = None
-
-    def begin(self) -> None:
-        self.states = []
-
-    def scored(self, layer: int) -> bool:
-        return False
-
-    def decide(
-        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
-    ) -> Drop | None:
-        if layer < self.layers:
-            self.states.append(state)
-        self.tokens = tokens
-        return None
 
 
 def fit_probes(
@@ -61,18 +30,13 @@ def fit_probes(
     task: Task,
     batches: Iterable[dict[str, Tensor]],
     *,
-    protect: tuple[int, ...] = (),
-    protect_until: int | None = None,
+    protection: Protection = UNPROTECTED,
 ) -> Tensor:
     """A probe (L - 1, D) for every layer that may prune, from unlabelled batches. Tokens that stay
     anyway, the first one among them, are not what it has to rank."""
     sizes = sizes_of(model)
-    record = Record(
-        sizes.layers - 1,
-        whole=reads_all(task, model.config),
-        protect=protect,
-        protect_until=protect_until,
-    )
+    restore: Restore = "last" if reads_all(task, model.config) else "none"
+    record = Record(range(sizes.layers - 1), protection=replace(protection, restore=restore))
     moments = _Moments(sizes.layers - 1, sizes.width)
     training = model.training
     attach_policy(model.eval(), record)
@@ -82,13 +46,13 @@ def fit_probes(
                 mask = batch["attention_mask"]
                 said = ask(model, task, batch)[0]
                 margin = task.margin(said, mask)
-                grads = torch.autograd.grad(margin.sum(), record.states)
+                grads = torch.autograd.grad(margin.sum(), record.values)
             tokens = record.tokens
             assert tokens is not None
             count = tokens.alive & ~tokens.protected
             own = task.own_share(said.detach(), mask)
             more = 0 if own is None else _standardised(own, count)
-            for i, (state, grad) in enumerate(zip(record.states, grads, strict=True)):
+            for i, (state, grad) in enumerate(zip(record.values, grads, strict=True)):
                 saliency = grad.norm(dim=-1).clamp_min(1e-12).log()  # (B, S)
                 moments.add(i, state.detach(), _standardised(saliency, count) + more, count)
     finally:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toprune.plan.plan import ONCE, Restore, Score
-from toprune.pruning.attach import Drop
+from toprune.plan.plan import ONCE, Score
+from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens, by_probe, gather_alive, order, ranks
 
 
@@ -24,7 +24,7 @@ class Scored:
     tokens: Tokens
 
 
-class Learn:
+class Learn(Policy):
     """Let a method's selector weigh tokens. `probes` (L - 1, D) for the probe score."""
 
     def __init__(
@@ -33,15 +33,11 @@ class Learn:
         score: Score,
         *,
         probes: Tensor | None,
-        protect: tuple[int, ...] = (),
-        protect_until: int | None = None,
+        protection: Protection = UNPROTECTED,
         distilled: frozenset[int] = frozenset(),
-        restore: Restore = "none",
     ):
         self.selector, self.score, self.probes = selector, score, probes
-        self.protect, self.protect_until = protect, protect_until
-        self.distilled = distilled
-        self.restore: Restore = restore
+        self.protection, self.distilled = protection, distilled
         self.seen: dict[int, Scored] = {}
 
     def begin(self) -> None:

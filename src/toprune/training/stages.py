@@ -26,7 +26,8 @@ from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes
 from toprune.plan.plan import PROBED, Plan, Restore, Score, probe_of
 from toprune.plan.schedule import geometric, largest_reduction, repair
-from toprune.pruning.attach import Policy, attach, attach_policy, detach
+from toprune.pruning.attach import attach, attach_policy, detach
+from toprune.pruning.policies import Policy, Protection
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.training.batches import in_batches
@@ -242,8 +243,7 @@ def probes_of(job: Job) -> Tensor | None:
                 job.model,
                 job.task,
                 _counted(batches, advance),
-                protect=job.protect,
-                protect_until=job.protect_until,
+                protection=Protection.of(job),
             )
         _save({"probes": probes}, path)
 

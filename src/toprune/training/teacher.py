@@ -18,9 +18,9 @@ from torch import Tensor
 from toprune.io.atomic import draft
 from toprune.models.families import sizes_of
 from toprune.models.heads import ask, by_token, reads_all
-from toprune.plan.plan import Restore
-from toprune.pruning.attach import Drop, attach_policy, detach
-from toprune.pruning.tokens import Tokens, by_probe
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import Protection, Record
+from toprune.pruning.tokens import by_probe
 from toprune.tasks import Task
 from toprune.training.batches import in_batches
 from toprune.training.features import Collate, tokens_in
@@ -73,33 +73,21 @@ def _read(path: Path) -> np.ndarray:
     return np.load(path, mmap_mode="r" if path.stat().st_size > SPILL else None)
 
 
-class Listen:
-    """A policy that keeps every token and writes down how each was scored."""
+def record_scores(probes: Tensor | None, last: int, *, whole: bool) -> Record:
+    """Keep every token and record how each was scored, (B, S) a layer: by the probes, or by the
+    attention received in the last layer."""
+    if probes is None:  # the attention received in the last layer needs all of its rows
+        return Record([last], _log_received, scored=True, protection=Protection(restore="last"))
+    return Record(
+        range(last),
+        lambda layer, state, _: by_probe(state, probes[layer]),
+        protection=Protection(restore="last" if whole else "none"),
+    )
 
-    protect: tuple[int, ...] = ()
-    protect_until: int | None = None
 
-    def __init__(self, probes: Tensor | None, last: int, *, whole: bool = False):
-        self.probes, self.last = probes, last
-        # received attention of the last layer needs all of it
-        self.restore: Restore = "last" if whole or probes is None else "none"
-        self.scores: list[Tensor] = []  # (B, S) each
-
-    def begin(self) -> None:
-        self.scores = []
-
-    def scored(self, layer: int) -> bool:
-        return self.probes is None and layer == self.last
-
-    def decide(
-        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
-    ) -> Drop | None:
-        if self.probes is not None:
-            if layer < self.last:
-                self.scores.append(by_probe(state, self.probes[layer]))
-        elif received is not None:
-            self.scores.append(received.clamp_min(1e-9).log())
-        return None
+def _log_received(_: int, __: Tensor, received: Tensor | None) -> Tensor:
+    assert received is not None
+    return received.clamp_min(1e-9).log()
 
 
 def teach(
@@ -123,14 +111,14 @@ def teach(
     sizes = sizes_of(model)
     layers = sizes.layers
     whole = reads_all(task, model.config)
-    listen = Listen(probes, layers - 1, whole=whole)
+    record = record_scores(probes, layers - 1, whole=whole)
     columns = 1 if probes is None else len(probes)
     scores = _room(starts[-1], columns)
     logits: np.ndarray | None = None  # its width is known when the head has spoken
     stated = 0 if whole else len(features)
     states = _room(stated, layers, sizes.width, dtype=np.float16)
     training = model.training
-    attach_policy(model.eval(), listen)
+    attach_policy(model.eval(), record)
     try:
         with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
             for rows, batch in in_batches(features, collate):
@@ -140,7 +128,7 @@ def teach(
                     logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
                 if not whole:
                     states[rows] = first_states(out.hidden_states).half().numpy(force=True)
-                given = torch.stack(listen.scores, -1).float().numpy(force=True)  # (B, S, P)
+                given = torch.stack(record.values, -1).float().numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):
                     own = slice(starts[row], starts[row + 1])
                     scores[own] = given[b, : lengths[row]]

@@ -24,7 +24,9 @@ from toprune.io.progress import bar
 from toprune.models.families import has_segments, max_positions
 from toprune.models.heads import ask
 from toprune.plan.plan import Plan
-from toprune.pruning.attach import Drop, Follow, Run, attach, attach_policy, attached, detach
+from toprune.pruning.attach import attach, attach_policy, attached, detach
+from toprune.pruning.execution import Run
+from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.predictor import predictors_of
 from toprune.pruning.tokens import Tokens, order, ranks
 from toprune.tasks import Task
@@ -192,10 +194,9 @@ def _watched(bundle: Bundle, plan: Plan, reading: Reading) -> tuple[list[Window]
 
 def _window(run: Run, policy: Watch, spelled: Encoding, words: list[str] | None) -> Window:
     """After a pass over one row."""
-    alive = [at.index[0][at.alive[0]].tolist() for at in run.at[: run.last + 1] if at is not None]
+    alive = [tokens.index[0][tokens.alive[0]].tolist() for tokens in run.entered]
     last = {i: layer for layer, there in enumerate(alive) for i in there}
-    start = run.at[0]
-    assert start is not None
+    start = run.entered[0]
     rankings: dict[int, list[Ranking]] = {i: [] for i in last}
     for layer, tokens, scores in policy.ranked:
         place = ranks(order(scores, tokens))[0].tolist()

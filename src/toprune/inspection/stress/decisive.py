@@ -62,7 +62,7 @@ def passed(
                 for i, one in zip(where, ask(model, task, batch)[0].numpy(force=True), strict=True):
                     outputs[i] = one
                 if (run := attached(model)) is not None:
-                    at = [tokens for tokens in run.at[: run.last + 1] if tokens is not None]
+                    at = run.entered
                     entering[where] = torch.stack([t.alive.sum(1) for t in at], 1).numpy(force=True)
                     for i, index, alive in zip(where, at[-1].index, at[-1].alive, strict=True):
                         kept[i] = index[alive].tolist()

@@ -32,7 +32,7 @@ from toprune.models.slim import Kept, cut, keep_layers, parts_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, total_macs
 from toprune.plan.plan import Plan, Restore, Score
-from toprune.pruning.attach import Follow
+from toprune.pruning.policies import Follow
 from toprune.training import hard_concrete
 from toprune.training.distributed import processes
 from toprune.training.learner import Learner
