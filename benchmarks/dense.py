@@ -14,7 +14,7 @@ from pathlib import Path
 import sets
 from toprune.api import Data, finetune
 from toprune.cli.demo import model_directory
-from toprune.data.examples import split_validation
+from toprune.data.splits import split_validation
 from toprune.training.learner import Training
 
 CACHE = Path(os.environ.get("TOPRUNE_BENCH_CACHE", Path.home() / ".cache" / "toprune-bench"))

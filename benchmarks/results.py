@@ -22,7 +22,8 @@ import torch
 
 import sets
 from dense import CACHE
-from toprune.data.examples import Examples, split_validation
+from toprune.data.examples import Examples
+from toprune.data.splits import split_validation
 from toprune.methods.top import Top
 from toprune.models.families import sizes_of
 from toprune.models.load import load_model, load_tokenizer

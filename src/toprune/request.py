@@ -8,11 +8,12 @@ from typing import Any
 
 from toprune.bundle.bundle import read_report
 from toprune.data.columns import Columns
-from toprune.data.examples import Examples, split_validation
+from toprune.data.examples import Examples
 from toprune.data.images import Images
 from toprune.data.presets import PRESET_NAMES, find_preset
 from toprune.data.recipes import Preset, Recipe
 from toprune.data.sets import held_out_order, load_sets
+from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.methods.top import Top
 from toprune.models.families import family_named, family_of, has_segments, max_positions

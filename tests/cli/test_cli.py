@@ -431,7 +431,7 @@ def test_a_ranker_keeps_its_query(tmp_path: Path):
 def test_bad_rows_are_skipped_when_asked(place: Path, tmp_path: Path):
     bad = write(tmp_path / "bad.jsonl", [*synthetic.rows(60, 0), {"text": "", "label": 1}])
     words = ("eval", place / "model", "--data", bad)
-    refused(call(*words), "go on without it: --skip-bad-rows")
+    refused(call(*words), "leave it out: --skip-bad-rows")
     done = call(*words, "--skip-bad-rows", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["examples"] == 60

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toprune.data.examples import Examples, load, read_texts, split_validation
+from toprune.data.examples import Examples, load, read_texts
+from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.tasks import TASKS
 from toprune.tasks.classify import Classify
@@ -53,8 +54,8 @@ def test_empty_texts_are_named(nothing: Any):
     cells = ["a", nothing, nothing, "b", nothing, nothing]
     rows = [{"text": cell, "label": i} for i, cell in enumerate(cells)]
     message = (
-        "4 bad rows: column 'text' is empty in rows 2, 3, 5 and 1 more of the train set; mend "
-        "them, or go on without them: --skip-bad-rows"
+        "4 bad rows: column 'text' is empty in rows 2, 3, 5 and 1 more of the train set; "
+        "correct them, or leave them out: --skip-bad-rows"
     )
     for source in (rows, pd.DataFrame(rows)):
         with pytest.raises(UserError, match=message):
@@ -164,8 +165,8 @@ def test_bad_rows_are_told_or_left_out(task: str):
     bad = len(rows) - len(good)
     with pytest.raises(UserError) as error:
         load(rows, reads=TASKS[task].READS)
-    start, end = ("1 bad row", "mend it") if bad == 1 else (f"{bad} bad rows", "mend them")
-    assert str(error.value).startswith(f"{start}: {told}; {end}, or go on without")
+    start, end = ("1 bad row", "correct it") if bad == 1 else (f"{bad} bad rows", "correct them")
+    assert str(error.value).startswith(f"{start}: {told}; {end}, or leave")
     assert str(error.value).endswith("--skip-bad-rows")
     with pytest.warns(UserWarning, match="left out") as warned:
         found = load(rows, reads=TASKS[task].READS, skip_bad_rows=True)

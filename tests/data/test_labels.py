@@ -115,7 +115,7 @@ def test_a_set_without_any_label_is_unlabelled(task: str, nothing: Any):
         (
             "classify",
             [0, None, 1, float("nan")],
-            "2 bad rows: no label in rows 2, 4 of the train set; mend them",
+            "2 bad rows: no label in rows 2, 4 of the train set; correct them",
         ),
         ("classify", ["a", "", "b"], "no label in row 2"),
         ("classify", ["1", "NaN", "2"], "no label in row 2"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from toprune.data.files import Table
+from toprune.data.formats import Table
 from toprune.data.reads import Reads, of_images
 from toprune.errors import UserError
 

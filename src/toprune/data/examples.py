@@ -9,34 +9,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from toprune.data.bad_rows import BadRows, Cells, name_rows, refuse_or_skip
+from toprune.data.cells import as_flag, as_text, as_words, is_missing
 from toprune.data.columns import Columns, choose_columns, label_columns, present_in
-from toprune.data.files import SPLITS, Table, read
+from toprune.data.files import choose_splits, read
+from toprune.data.formats import Table
 from toprune.data.images import as_image, no_file
 from toprune.data.labels import (
-    BadRows,
-    Cells,
-    as_list,
-    as_text,
     class_ids,
     flagged,
-    is_missing,
-    is_true,
     is_unlabelled,
     label_lists,
-    name_rows,
     numbers,
     separator_of,
-    settle,
     spans,
     tag_lists,
     without_flags,
 )
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-
-USUAL = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,7 @@ def from_tables(
     blanks = blanks and columns.pair is not None
     parts = {n: _read_part(table, columns, reads, n, blanks) for n, table in tables.items()}
     labels, names = _labels(parts, columns.label, reads, label_names)
-    settle((part.bad for part in parts.values()), skip_bad_rows)
+    refuse_or_skip((part.bad for part in parts.values()), skip_bad_rows)
     found: dict[str, Examples] = {}
     for name, part in parts.items():
         articles = _column(part.table, "article", "title") if reads.articles else None
@@ -146,74 +137,13 @@ def read_texts(
     name = next(s for s in (split, "test", "validation", *tables) if s in tables)
     columns = choose_columns(columns, list(tables[name].columns), reads)
     part = _read_part(tables[name], columns, reads, name)
-    settle([part.bad], skip_bad_rows)
+    refuse_or_skip([part.bad], skip_bad_rows)
     rows = [row for row in range(part.bad.count) if row not in part.bad.rows]
     texts = [part.texts[row] for row in rows]
     if part.pairs is None:
         return texts
     pairs = [part.pairs[row] for row in rows]
     return [*texts, *pairs] if reads.alone else list(zip(texts, pairs, strict=True))
-
-
-def split_validation(
-    examples: Examples, share: float, seed: int, *, reads: Reads | None = None
-) -> tuple[Examples, Examples]:
-    """Set a share of the examples aside, seeded; classes keep their shares to within one example.
-
-    Every class stays in train, even one of a single example: a class that only validation knows
-    would not fit the head that train asks for. What belongs together is not torn apart, a query's
-    documents (rank) or the questions about a context (answer); the share is then met as nearly as
-    whole groups can.
-    """
-    if not 0 < share <= 0.5:
-        raise UserError(f"a validation share of {share} is not in (0, 0.5]; 0.1 is usual")
-    order = np.random.default_rng(seed).permutation(len(examples))
-    if reads and reads.together:
-        groups = getattr(examples, reads.together)
-        return _parted(examples, _whole_groups(groups, order, share))
-    labels = examples.labels
-    if labels and isinstance(labels[0], int):
-        ids = np.asarray(labels)
-        order = order[np.argsort(ids[order], kind="stable")]
-        order = order[np.bincount(ids)[ids[order]] > 1]
-    if len(order) < 2:
-        raise UserError("too few examples to set some aside; give a validation set")
-    # Every (1 / share)-th along the classes laid end to end.
-    count = min(max(1, round(share * len(examples))), len(order) // 2)
-    chosen = order[(np.arange(count) * 2 + 1) * len(order) // (2 * count)]
-    return _parted(examples, chosen)
-
-
-def _whole_groups(groups: Sequence[str], order: np.ndarray, share: float) -> np.ndarray:
-    """The places of the first groups in this order, so many as come nearest to the share."""
-    ids = {group: i for i, group in enumerate(dict.fromkeys(groups[i] for i in order))}
-    if len(ids) < 2:
-        raise UserError(
-            "all examples are of one query, or one context, so that none can be set aside; give a "
-            "validation set"
-        )
-    of_row = np.array([ids[group] for group in groups])
-    counts = np.cumsum(np.bincount(of_row))[:-1]  # rows of the first, of the first two, ...
-    return np.flatnonzero(of_row <= np.argmin(np.abs(counts - share * len(groups))))
-
-
-def _parted(examples: Examples, chosen: np.ndarray) -> tuple[Examples, Examples]:
-    rest = np.setdiff1d(np.arange(len(examples)), chosen)
-    return examples.take(rest), examples.take(np.sort(chosen))
-
-
-def choose_splits(
-    found: Table | Mapping[str, Table], split: str | None, usual: Sequence[str] = USUAL
-) -> dict[str, Table]:
-    """The asked split of a source, or the usual ones."""
-    split = SPLITS.get(split, split) if split else None
-    if isinstance(found, Table):
-        return {split or "train": found}
-    wanted = (split,) if split else usual
-    chosen = {name: found[name] for name in wanted if name in found}
-    if not chosen:
-        raise UserError(f"no {' or '.join(wanted)} set; the source has: {', '.join(found)}")
-    return chosen
 
 
 # Texts
@@ -271,13 +201,6 @@ def _read_column(
     return found
 
 
-def as_words(cell: Any) -> list[str]:
-    """Words of a list, or between the blanks of a text; none where all are blank."""
-    listed = as_list(cell)
-    words = as_text(cell).split() if listed is None else [as_text(word) for word in listed]
-    return words if any(words) else []
-
-
 def _column(table: Table, *names: str) -> list[Any] | None:
     """The first of these columns that is there and not empty."""
     columns = (list(table.columns[name]) for name in names if name in table.columns)
@@ -328,7 +251,7 @@ def _answers(
     for name, rows in cells.items():
         part, column = parts[name], columns[0]
         starts = _column(part.table, f"{column}_start", "answer_start")
-        impossible = [is_true(c) for c in _column(part.table, "is_impossible") or [0] * len(rows)]
+        impossible = [as_flag(c) for c in _column(part.table, "is_impossible") or [0] * len(rows)]
         if all(map(is_missing, rows.values())) and not any(impossible):
             continue  # not labelled
         asked = {r: c for r, c in rows.items() if not impossible[r] and r not in part.bad.rows}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from toprune.data.labels import is_missing
+from toprune.data.cells import is_missing
 from toprune.errors import UserError
 from toprune.io.untrusted import read_json
 

@@ -1,75 +1,21 @@
 """From the cells of a label column to class ids, numbers, tags or spans, the same for every set.
 
-What is wrong with a row is not raised here but noted (`BadRows`), so that all of it is told at
-once. Only a column that cannot be the labels of the task at all is refused on the spot.
+What is wrong with a row is not raised here but noted (`BadRows`), so that one message names all
+of it. Only a column that cannot hold the task's labels at all is refused at once.
 """
 
 import math
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
-import numpy as np
-
+from toprune.data.bad_rows import BadRows, Cells, Place, name_rows
+from toprune.data.cells import as_flag, as_list, as_number, as_text, as_whole, is_missing
 from toprune.errors import UserError
 
-# The labels of one set as they were read, by (row, place): a row may have many (tags), or none.
-Place = tuple[int, int]
-Cells = Mapping[Place, Any]
 Span = tuple[str, int]  # an answer, and its first character in the context
-WHOLE = re.compile(r"[+-]?\d+(\.0*)?")  # CSV files hold 1 as "1", and as "1.0" when pandas wrote it
 SEPARATORS = "|;,"  # between the classes of a text, in a text cell
 NEAR = (0, -1, 1, -2, 2)  # SQuAD's own files are off by a character in some rows
-
-
-def name_rows(rows: Sequence[int]) -> str:
-    """Name rows for people, who count from one: "rows 3, 8, 9 and 12 more"."""
-    shown = ", ".join(str(row + 1) for row in rows[:3])
-    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-    return f"row{'s' if len(rows) > 1 else ''} {shown}{more}"
-
-
-@dataclass
-class BadRows:
-    """What is wrong with which rows of one set."""
-
-    split: str
-    count: int  # rows of the set, good ones and bad
-    notes: list[str] = field(default_factory=list)
-    rows: set[int] = field(default_factory=set)
-
-    def add(self, what: str, rows: Iterable[int], why: str = "") -> None:
-        """Note `what`, the rows it stands in, and `why` that is bad; nothing where none does."""
-        bad = sorted(set(rows))
-        if bad:
-            self.notes.append(f"{what} in {name_rows(bad)} of the {self.split} set{why}")
-            self.rows.update(bad)
-
-    def label(self, cells: Cells, places: Sequence[Place], why: str) -> None:
-        if places:
-            self.add(f"the label {cells[places[0]]!r}", (row for row, _ in places), f" is {why}")
-
-
-def settle(sets: Iterable[BadRows], skip: bool) -> None:
-    """Refuse the bad rows in one line, or warn that they are left out."""
-    bad = [found for found in sets if found.rows]
-    count = sum(len(found.rows) for found in bad)
-    told = "; ".join(note for found in bad for note in found.notes)
-    if bad and not skip:
-        what, whom = ("1 bad row", "it") if count == 1 else (f"{count} bad rows", "them")
-        raise UserError(f"{what}: {told}; mend {whom}, or go on without {whom}: --skip-bad-rows")
-    for found in bad:
-        told = "; ".join(found.notes)
-        if len(found.rows) == found.count:
-            raise UserError(f"no row of the {found.split} set is left: {told}; check the columns")
-        warnings.warn(
-            f"{len(found.rows)} of {found.count} rows of the {found.split} set are bad and left "
-            f"out: {told}",
-            stacklevel=3,
-        )
 
 
 def fold(names: Sequence[str]) -> list[str]:
@@ -77,31 +23,9 @@ def fold(names: Sequence[str]) -> list[str]:
     return [name.strip().casefold() for name in names]
 
 
-def as_text(cell: Any) -> str:
-    """The text in a cell, or "": blanks and NaN are none, but a number is a text too."""
-    if isinstance(cell, str):
-        return cell if cell.strip() else ""
-    if isinstance(cell, Real):
-        return str(cell) if cell == cell else ""
-    if cell is None:
-        return ""
-    raise TypeError(f"a {type(cell).__name__}")
-
-
-def as_list(cell: Any) -> list[Any] | None:
-    """The entries of a cell that holds several; Parquet files that pandas read hold arrays."""
-    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else None
-
-
-def is_missing(cell: Any) -> bool:
-    if isinstance(cell, str):
-        return cell.strip().lower() in ("", "nan")
-    return cell is None or (isinstance(cell, Real) and math.isnan(cell))
-
-
 def is_unlabelled(cells: Iterable[Any]) -> bool:
-    """Test sets of benchmarks carry an empty label column, or -1 in every row."""
-    return all(is_missing(cell) or _whole(cell) == -1 for cell in cells)
+    """Is a label column empty, or -1 in every row, as in the test sets of benchmarks?"""
+    return all(is_missing(cell) or as_whole(cell) == -1 for cell in cells)
 
 
 # Numbers
@@ -110,12 +34,12 @@ def is_unlabelled(cells: Iterable[Any]) -> bool:
 def numbers(cells: Cells, bad: BadRows, *, least: float = -math.inf) -> dict[Place, float]:
     """Real numbers; what is none, or below the least that makes sense, is a bad row."""
     cells = _present(cells, bad)
-    values = {place: _number(cell) for place, cell in cells.items()}
+    values = {place: as_number(cell) for place, cell in cells.items()}
     odd = [place for place, value in values.items() if value is None]
-    bad.label(cells, odd, "not a number (names are for the task classify)")
+    bad.add_labels(cells, odd, "not a number (names are for the task classify)")
     found = {place: value for place, value in values.items() if value is not None}
     low = [place for place, value in found.items() if value < least]
-    bad.label(cells, low, f"below {least:g}")
+    bad.add_labels(cells, low, f"below {least:g}")
     return found
 
 
@@ -152,7 +76,7 @@ def class_ids(
     everything = [cell for cells in columns.values() for cell in cells.values()]
     are_strings = all(isinstance(cell, str) for cell in everything)
     are_names = are_strings and set(everything) <= set(names or ())
-    wholes = [_whole(cell) is not None for cell in everything]
+    wholes = [as_whole(cell) is not None for cell in everything]
     if not are_names and (all(wholes) or not are_strings or _are_real(everything)):
         _refuse_real(everything)
         ids = {split: _count_from_zero(cells, bad[split]) for split, cells in columns.items()}
@@ -162,13 +86,13 @@ def class_ids(
 
 
 def _are_real(cells: Sequence[Any]) -> bool:
-    return all(_number(cell) is not None for cell in cells)
+    return all(as_number(cell) is not None for cell in cells)
 
 
 def _refuse_real(cells: Sequence[Any]) -> None:
     """A column with a real number in it, or without any class, is not a column of classes."""
-    odd = [cell for cell in cells if _whole(cell) is None]
-    real = [cell for cell in odd if _number(cell) is not None]
+    odd = [cell for cell in cells if as_whole(cell) is None]
+    real = [cell for cell in odd if as_number(cell) is not None]
     if real or (odd and len(odd) == len(cells)):
         raise UserError(
             f"the label {(real or odd)[0]!r} is not a class; classes are whole numbers from 0 or "
@@ -181,10 +105,10 @@ def _spell(cells: Cells, names: Sequence[str] | None, bad: BadRows) -> Cells:
     words = {cell for cell in cells.values() if isinstance(cell, str)}
     if names is None or not set(fold(names)).isdisjoint(fold(list(words))):
         return cells
-    ids = {place: _whole(cell) for place, cell in cells.items()}
+    ids = {place: as_whole(cell) for place, cell in cells.items()}
     odd = [place for place, i in ids.items() if i is None or not 0 <= i < len(names)]
     known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
-    bad.label(cells, odd, f"not a class; they count from 0: {known}")
+    bad.add_labels(cells, odd, f"not a class; they count from 0: {known}")
     return {place: names[i] for place, i in ids.items() if i is not None and 0 <= i < len(names)}
 
 
@@ -194,16 +118,16 @@ def _look_up(cells: Cells, names: Sequence[str], bad: BadRows) -> dict[Place, in
     if len(ids) < len(names):  # some names differ in case only, so case matters
         ids, written = {name: i for i, name in enumerate(names)}, dict(cells)
     odd = [place for place, cell in written.items() if cell not in ids]
-    bad.label(cells, odd, f"not a class of the model ({', '.join(names)})")
+    bad.add_labels(cells, odd, f"not a class of the model ({', '.join(names)})")
     return {place: ids[cell] for place, cell in written.items() if cell in ids}
 
 
 def _count_from_zero(cells: Cells, bad: BadRows) -> dict[Place, int]:
-    ids = {place: _whole(cell) for place, cell in cells.items()}
+    ids = {place: as_whole(cell) for place, cell in cells.items()}
     odd = [place for place, value in ids.items() if value is None]
-    bad.label(cells, odd, "not a class, but the others are whole numbers")
+    bad.add_labels(cells, odd, "not a class, but the others are whole numbers")
     low = [place for place, value in ids.items() if value is not None and value < 0]
-    bad.label(cells, low, "not a class: they count from 0, so renumber them")
+    bad.add_labels(cells, low, "not a class: they count from 0, so renumber them")
     return {place: value for place, value in ids.items() if value is not None and value >= 0}
 
 
@@ -248,11 +172,14 @@ def without_flags(lists: Iterable[dict[int, list[Any]]]) -> list[dict[int, list[
     parts = list(lists)
     rows = [row for part in parts for row in part.values()]
     lengths = {len(row) for row in rows}
-    flags = all(_whole(entry) in (0, 1) for row in rows for entry in row)
+    flags = all(as_whole(entry) in (0, 1) for row in rows for entry in row)
     if len(lengths) != 1 or min(lengths) < 3 or not flags:
         return parts
     return [
-        {row: [i for i, entry in enumerate(entries) if _whole(entry)] for row, entries in p.items()}
+        {
+            row: [i for i, entry in enumerate(entries) if as_whole(entry)]
+            for row, entries in p.items()
+        }
         for p in parts
     ]
 
@@ -261,25 +188,13 @@ def flagged(columns: Mapping[str, Sequence[Any]], bad: BadRows) -> dict[int, lis
     """The numbers of the columns that hold a 1 (or true), where each column is one class."""
     found: dict[int, list[int]] = {row: [] for row in range(bad.count)}
     for number, (name, cells) in enumerate(columns.items()):
-        flags = [_flag(cell) for cell in cells]
+        flags = [as_flag(cell) for cell in cells]
         odd = [row for row, flag in enumerate(flags) if flag is None]
         bad.add(f"no 0 or 1 of {name!r}", odd)
         for row, flag in enumerate(flags):
             if flag:
                 found[row].append(number)
     return found
-
-
-def is_true(cell: Any) -> bool:
-    return bool(_flag(cell))
-
-
-def _flag(cell: Any) -> bool | None:
-    words = {"true": True, "false": False}
-    if isinstance(cell, str) and cell.strip().lower() in words:
-        return words[cell.strip().lower()]
-    number = _whole(cell)
-    return bool(number) if number in (0, 1) else None
 
 
 # Tags
@@ -360,7 +275,7 @@ def _answers(cell: Any, start: Any, row: int, split: str) -> list[tuple[str, Any
 def _place(text: str, start: Any, context: str) -> Span | None:
     if is_missing(start):
         return _search(text, context)
-    first = _whole(start)
+    first = as_whole(start)
     if first is None or first < 0:
         return None
     near = (first + step for step in NEAR if first + step >= 0)
@@ -373,19 +288,3 @@ def _search(text: str, context: str) -> Span | None:
     whole = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context)
     place = whole.start() if whole else context.find(text)
     return None if place < 0 else (text, place)
-
-
-def _whole(cell: Any) -> int | None:
-    if isinstance(cell, str):
-        text = cell.strip()
-        return int(text.partition(".")[0]) if WHOLE.fullmatch(text) else None
-    number = float(cell) if isinstance(cell, Real) else math.nan
-    return int(number) if number.is_integer() else None
-
-
-def _number(cell: Any) -> float | None:
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        return None
-    return value if math.isfinite(value) else None

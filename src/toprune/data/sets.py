@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from toprune.data.columns import Columns, choose_columns, present_in
-from toprune.data.examples import Examples, choose_splits, from_tables, load, read_texts
-from toprune.data.files import SPLITS, Table, read, read_tsv
+from toprune.data.examples import Examples, from_tables, load, read_texts
+from toprune.data.files import SPLITS, choose_splits, read, read_tsv
+from toprune.data.formats import Table
 from toprune.data.labels import fold
 from toprune.data.reads import Reads
 from toprune.data.recipes import Preset

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from toprune.data import files as sources
+from toprune.data import formats
 from toprune.data.examples import Examples, load
+from toprune.data.files import read_json
 from toprune.data.labels import Span
 from toprune.data.reads import Reads
 from toprune.errors import UserError
@@ -23,7 +24,7 @@ def is_squad(path: str | Path) -> bool:
     """Whether a file (.json or .json.gz) is of SQuAD's form: told by its content, not its name."""
     path = Path(path)
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
-    return is_json and path.is_file() and sources.is_squad(sources.read_json(path))
+    return is_json and path.is_file() and formats.is_squad(read_json(path))
 
 
 def read_squad(path: str | Path, *, reads: Reads, skip_bad_rows: bool = False) -> Examples:

@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toprune.data.bad_rows import name_rows
+from toprune.data.cells import as_text, as_words
 from toprune.data.columns import Columns, choose_columns
-from toprune.data.examples import as_words
 from toprune.data.files import stream
 from toprune.data.images import as_image, no_file
-from toprune.data.labels import as_text, name_rows
 from toprune.errors import UserError
 from toprune.io.atomic import draft
 from toprune.io.progress import Advance

@@ -7,9 +7,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from toprune.data.bad_rows import name_rows
 from toprune.data.examples import Examples
 from toprune.data.images import Images
-from toprune.data.labels import name_rows
 from toprune.errors import UserError
 from toprune.plan.budget import Lengths
 from toprune.plan.plan import held_tokens

@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from toprune.bundle.bundle import Bundle
-from toprune.data.examples import as_words
+from toprune.data.cells import as_words
 from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.inspection.explain.explanation import Explained, Explanation, Ranking, Token, Window
