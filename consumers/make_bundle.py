@@ -30,7 +30,7 @@ from toprune.models.heads import HEADS
 from toprune.models.load import load_tokenizer
 from toprune.plan.plan import probe_of
 from toprune.plan.schedule import geometric
-from toprune.tasks import QUERY_STAYS, Answer, Classify, Embed, Rank, Task, settings_of, texts_of
+from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of, texts_of
 from toprune.training.batches import in_batches
 from toprune.training.features import Collate, encode, lengths
 from toprune.training.probe import fit_probes
@@ -110,7 +110,7 @@ def plan_of(kind: Kind, model: Any, tokenizer: Any) -> Plan:
     fitted = examples(kind, FITTED, longest=150, seed=SEED)
     features = encode(tokenizer, kind.task, fitted, MAX_LENGTH)
     batches = [batch for _, batch in in_batches(features, Collate(tokenizer))]
-    until = tokenizer.sep_token_id if kind.task.NAME in QUERY_STAYS else None
+    until = tokenizer.sep_token_id if kind.task.KEEPS_FIRST else None
     protect = () if until is None else (until,)
     return geometric(
         sizes_of(model),

@@ -35,7 +35,6 @@ from toprune.pruning.attach import attach, detach
 from toprune.report.build import Execution, evaluation_report, prune_report
 from toprune.request import (
     Data,
-    counted,
     data_of,
     encoded,
     limit_of,
@@ -50,9 +49,7 @@ from toprune.request import (
 )
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
-from toprune.tasks.answer import Answer, best_threshold
 from toprune.tasks.classify import all_class_names
-from toprune.tasks.embed import BROUGHT
 from toprune.tasks.side_by_side import SideBySide
 from toprune.training.batches import in_batches
 from toprune.training.distributed import processes, share_of
@@ -94,8 +91,7 @@ def finetune(
     training = training or Training(**FINETUNE | dict(recipe.finetune))
     share_of(training.batch_size)  # or one line, before any work
     kind, preset = task_of(task, model)
-    if kind.HEAD == "encoder":
-        raise UserError(BROUGHT)
+    kind.check_finetune()
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
     data = data_of(data, config)
@@ -103,7 +99,7 @@ def finetune(
     train_set, held_out = sets_of(data, kind, preset, training.seed)
     if train_set.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
-    kind = counted(kind, lambda: kind.num_outputs(train_set))
+    kind = kind.sized(lambda: kind.num_outputs(train_set))
     torch.manual_seed(training.seed)  # of a new head
     dense = load_model(model, kind, train_set, new_head=True)
     tokenizer = tokenizer_of(model, tokenizer)
@@ -182,7 +178,8 @@ def prune(
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
         method = make_method(method, recipe.top if method == Top.NAME else None)
-    score = score_of(method, score, recipe, task if isinstance(task, str) else task.NAME)
+    kind, preset = task_of(task, model)
+    score = score_of(method, score, recipe, kind)
     training = training or Training(
         soft_epochs=recipe.epochs * recipe.soft,
         hard_epochs=recipe.epochs * (1 - recipe.soft),
@@ -190,14 +187,13 @@ def prune(
     )
     share_of(training.batch_size)  # or one line, before any work
     asked = Budget.parse(budget)
-    kind, preset = task_of(task, model)
     config = config_of(model)
     loader(kind, config)  # or one line that says what can be asked
     data = data_of(data, config)
     if out is not None:
         check_out(Path(out), overwrite=overwrite or resume)
     train_set, held_out = sets_of(data, kind, preset, training.seed, config)
-    kind = counted(kind, lambda: config.num_labels)
+    kind = kind.sized(lambda: config.num_labels)
     student = load_model(model, kind, train_set)
     kind.check_head(student.config, held_out)
     tokenizer = tokenizer_of(model, tokenizer)
@@ -311,15 +307,14 @@ def _place(out: str | Path | None) -> Iterator[Path]:
 
 
 def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: int) -> Task:
-    """With the threshold for "no answer" that serves this model best on training questions: the
-    reported ones must not choose it."""
-    if not (isinstance(kind, Answer) and kind.no_answer) or train_set.labels is None:
+    """Tune the task on training examples: those that are reported must not choose a setting."""
+    if not kind.needs_tuning or train_set.labels is None:
         return kind
     some = np.random.default_rng(0).permutation(len(train_set))[:TUNED]
     chosen = train_set.take(np.sort(some))
     features = encoded(model, tokenizer, kind, chosen, limit)
     said = answers_of(model, kind, features, Collate(tokenizer), "choosing a threshold")
-    return replace(kind, threshold=best_threshold(kind.judge(said, rows_of(features), chosen)))
+    return kind.tune(said, rows_of(features), chosen)
 
 
 def _cut(job: Job, train_set: Examples, held_out: Examples) -> Sequence[dict[str, Any]]:

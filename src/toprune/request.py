@@ -1,7 +1,7 @@
 """What the caller asked for, as a run needs it: the task and its settings, sets of examples,
 lengths, what ranks tokens and which of them stay. One clear line for what cannot be."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,11 @@ from toprune.methods.top import Top
 from toprune.models.families import family_named, family_of, has_segments, max_positions
 from toprune.models.load import Source, config_of, fit_images, load_tokenizer
 from toprune.plan.plan import Score
-from toprune.tasks import QUERY_STAYS, TASKS, Task, make_task
+from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
-from toprune.tasks.multilabel import Multilabel
 from toprune.training.features import encode, token_ids
 from toprune.training.stages import Method
 
-LIMITS = {"answer": 384}  # tokens, where not all that fit are of use
-RANKED_ANEW = ("answer",)  # tasks of which an early layer knows too little to rank once
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 
 
@@ -70,13 +67,6 @@ def _told(task: str, model: Source) -> dict[str, Any]:
     return dict(report.get("task_settings", {})) if report.get("task") == task else {}
 
 
-def counted(kind: Task, outputs: Callable[[], int]) -> Task:
-    """A task that must know how many classes there are."""
-    if isinstance(kind, Multilabel) and not kind.classes:
-        return replace(kind, classes=outputs())
-    return kind
-
-
 def data_of(data: Any, config: Any) -> Data:
     """Of texts or of images, as the model wants them."""
     told = data if isinstance(data, Data) else Data(data)
@@ -105,7 +95,7 @@ def tokenizer_of(model: Source, given: Any) -> Any:
 
 def reading(data: Data, kind: Task, preset: Preset | None, config: Any) -> dict[str, Any]:
     """How data are read; by the names of the model's classes where a config is given."""
-    named = config is not None and kind.HEAD in ("sequence", "tokens")
+    named = config is not None and kind.HAS_LABEL_NAMES
     return {
         "source": data.source,
         "reads": kind.READS,
@@ -162,7 +152,7 @@ def limit_of(
     most = max_positions(model.config)
     if family_of(model).images and data.max_length is not None:
         raise UserError(f"every image has {most} tokens, one for a patch; leave --max-length out")
-    usual = LIMITS.get(task.NAME, most) if preset is None else preset.max_length
+    usual = (task.MAX_LENGTH or most) if preset is None else preset.max_length
     return data.max_length or min(most, told or usual)
 
 
@@ -175,7 +165,7 @@ def protected_ids(
             raise UserError("images have no words to protect; leave --protect out")
         return (), None
     ids = token_ids(tokenizer, words)
-    if not (task.NAME in QUERY_STAYS if first is None else first):
+    if not (task.KEEPS_FIRST if first is None else first):
         return tuple(sorted(ids)), None
     until = tokenizer.sep_token_id
     if until is None:
@@ -186,11 +176,11 @@ def protected_ids(
     return tuple(sorted({*ids, until})), until
 
 
-def score_of(method: Method, asked: Score | None, recipe: Recipe, task: str) -> Score:
+def score_of(method: Method, asked: Score | None, recipe: Recipe, task: Task) -> Score:
     """What tokens are ranked by: as asked, as is right for the task or in the schedule, or the
     method's own."""
     if asked is None and isinstance(method, Top):
-        return "probes" if task in RANKED_ANEW else recipe.score
+        return task.SCORE or recipe.score
     if asked is None:
         return method.SCORES[0]
     if asked not in method.SCORES:

@@ -36,7 +36,7 @@ from toprune.models.families import (
     sizes_of,
 )
 from toprune.models.families.support import TASKS, all_support
-from toprune.models.heads import ask, by_token
+from toprune.models.heads import ask
 from toprune.models.load import read_config
 from toprune.plan.cost import dense_macs, executed_macs
 from toprune.plan.plan import Score, Step
@@ -87,7 +87,7 @@ def said(model: Any, cell: Cell, rows: list[list[int]], extra: int = 0) -> list[
     """What the head says to each text, (C,), or to its live tokens, (n, C)."""
     with torch.no_grad():
         found, _ = ask(model, cell.task, batch_of(model, rows, extra))
-    if not by_token(cell.task):
+    if not cell.task.BY_TOKEN:
         return list(found)
     return [one[: len(row)] for one, row in zip(found, rows, strict=True)]
 
@@ -155,7 +155,7 @@ def gradients(model: Any, cell: Cell) -> dict[str, Tensor]:
     model.zero_grad()
     batch = batch_of(model, ROWS)
     out, _ = ask(model, cell.task, batch)
-    if by_token(cell.task):
+    if cell.task.BY_TOKEN:
         out = out * batch["attention_mask"].unsqueeze(-1)
     out.square().sum().backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -205,7 +205,7 @@ def test_a_text_stays_a_text(text: str, victim: Path):
         "explain": (explain_page(found), explain_page(asked)),
         "compare": (compare_page(compared[0]), compare_page(compared[1])),
         "ui": tuple(
-            ui_page(Asked([word], 0, "classify", True, word, word), None, None, wrong=word)
+            ui_page(Asked([word], 0, ("a", "b"), True, word, word), None, None, wrong=word)
             for word in ("word", text)
         ),
     }

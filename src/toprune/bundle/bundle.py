@@ -55,11 +55,12 @@ class Bundle:
         self.tokenizer.save_pretrained(folder)
         if not isinstance(self.tokenizer, Images):
             self._settle_tokenizer(folder / "tokenizer_config.json")
-        if isinstance(self.task, Embed):
+        task: Any = self.task
+        if task.POOLS:
             from toprune.models.families import max_positions, sizes_of
 
             limit = self.report.get("max_length") or max_positions(self.model.config)
-            write_pooling(folder, self.task, sizes_of(self.model).width, limit)
+            write_pooling(folder, task, sizes_of(self.model).width, limit)
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
         write_report(folder, self.report)

@@ -127,8 +127,7 @@ def _check_tokenizer(tokenizer: Any, path: Path) -> None:
 
 
 def _labels(own: Bundle) -> tuple[str, ...] | None:
-    named = own.task.NAME in ("classify", "multilabel", "tokens")
-    names = class_names(own.model.config) if named else None
+    names = class_names(own.model.config) if own.task.HAS_LABEL_NAMES else None
     return None if names is None else tuple(names)
 
 

@@ -25,8 +25,7 @@ from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import order, ranks
 from toprune.report.svg import Line, Point, chart
-from toprune.tasks import texts_of
-from toprune.tasks.answer import Answer
+from toprune.tasks import TASKS, texts_of
 
 SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best ones
 
@@ -92,14 +91,15 @@ def answer_ranks(
     """Where the tokens of right answers stand when the plan ranks for the first time, with the
     pruned model's weights and, where it is given, with those of the original model."""
     own = Bundle.load(bundle)
-    if not isinstance(own.task, Answer):
-        raise UserError(f"{bundle} is for the task {own.task.NAME}; answers have ranks in: answer")
+    if not own.task.FINDS_SPANS:
+        spans = ", ".join(name for name, task in TASKS.items() if task.FINDS_SPANS)
+        raise UserError(f"{bundle} is for the task {own.task.NAME}; answers have ranks in: {spans}")
     plan = check_plan(own, bundle)
     if not plan.steps or plan.score == "pooled":
         raise UserError(f"the plan of {bundle} ranks no tokens; there is no rank to tell")
     found = {"pruned": _ranks(own, plan, examples)}
     if dense is not None:
-        found["dense"] = _ranks(Bundle.load(dense, "answer"), plan, examples)
+        found["dense"] = _ranks(Bundle.load(dense, own.task.NAME), plan, examples)
     return {"layer": plan.steps[0].layer, "score": plan.score} | found
 
 

@@ -19,6 +19,7 @@ from toprune.compare.timing import interleave, ratio
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import Reading, check_plan, explained
 from toprune.inspection.explain.explanation import Explained
+from toprune.inspection.explain.page import PAIR_ROLES
 from toprune.inspection.ui_page import Asked, Speed, ui_page
 from toprune.models.heads import ask
 from toprune.pruning.attach import attach, detach
@@ -40,10 +41,10 @@ class Desk:
     def asked(self, form: dict[str, str]) -> Asked:
         number = form.get("bundle", "0")
         chosen = int(number) if number.isdecimal() and int(number) < len(self.names) else 0
-        task = self.bundles[chosen].task.NAME
-        pairs = task in ("answer", "rank") or "pair" in form
+        roles = self.bundles[chosen].task.PAIR_ROLES
+        pairs = roles is not None or "pair" in form
         text, pair = form.get("text", ""), form.get("pair", "")
-        return Asked(self.names, chosen, task, pairs, text, pair)
+        return Asked(self.names, chosen, roles or PAIR_ROLES, pairs, text, pair)
 
     def page(self, form: dict[str, str]) -> str:
         asked = self.asked(form)

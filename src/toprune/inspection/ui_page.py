@@ -10,7 +10,6 @@ from toprune.inspection.explain.look import STYLE as LOOK
 from toprune.inspection.explain.page import article, controls
 from toprune.report.html.shell import escape, page
 
-PAIRS = {"answer": ("Question", "Context"), "rank": ("Query", "Document")}
 STYLE = """
 form { display: grid; gap: .8rem; margin: 1rem 0 0; }
 form label { display: grid; gap: .25rem; font-weight: 600; }
@@ -34,7 +33,7 @@ class Asked:
 
     bundles: Sequence[str]  # names to choose from
     chosen: int
-    task: str
+    roles: tuple[str, str]  # of two texts
     pairs: bool  # does it take two texts?
     text: str = ""
     pair: str = ""
@@ -69,7 +68,7 @@ def ui_page(asked: Asked, found: Explained | None, speed: Speed | None, wrong: s
 
 
 def _form(asked: Asked) -> str:
-    first, second = PAIRS.get(asked.task, ("First text", "Second text"))
+    first, second = (role.capitalize() for role in asked.roles)
     fields = [_area("text", first if asked.pairs else "Text", asked.text, 6)]
     if asked.pairs:
         fields.append(_area("pair", second, asked.pair, 6))

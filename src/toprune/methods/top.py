@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from toprune.errors import OutOfReach
 from toprune.models.families import sizes_of
-from toprune.models.heads import by_token
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, expected_share
 from toprune.plan.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
@@ -63,7 +62,7 @@ class Top:
         dense model. So too for heads that read the state with which a token left: a soft weight
         says nothing of that state, and masks that cannot see it drift to late and deep cuts.
         Answers by token that come back as zeros are treated alike; masks for them are untried."""
-        if job.restore == "last" or by_token(job.task):
+        if job.restore == "last" or job.task.BY_TOKEN:
             job.training = shared_out(job.training, ("hard",))
             return Outcome(calibrated(job), None, [], ranking=self._ranking())
         if job.training.soft_epochs == 0:

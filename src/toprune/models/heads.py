@@ -16,8 +16,7 @@ from transformers import (
 from toprune.errors import UserError
 from toprune.models.families import family_named, pools_all
 from toprune.plan.plan import Restore
-from toprune.tasks import Task
-from toprune.tasks.pool import pool
+from toprune.tasks import TASKS, Task
 
 HEADS: dict[str, Any] = {
     "sequence": AutoModelForSequenceClassification,
@@ -31,11 +30,10 @@ def loader(task: Task, config: Any) -> Any:
     """The class of transformers that loads such a model with the head of the task."""
     if not family_named(config).images:
         return HEADS[task.HEAD]
-    if task.HEAD != "sequence" or task.NAME == "rank":
-        raise UserError(
-            f"the task {task.NAME} is about texts; of images: classify, multilabel, regress"
-        )
-    if getattr(task, "stride", None) is not None:
+    if not task.READS_IMAGES:
+        others = ", ".join(name for name, other in TASKS.items() if other.READS_IMAGES)
+        raise UserError(f"the task {task.NAME} reads texts; tasks that read images: {others}")
+    if task.overlap is not None:
         raise UserError("windows (--stride) are of texts; an image is read whole")
     return AutoModelForImageClassification
 
@@ -53,20 +51,14 @@ def outputs_of(task: Task, out: Any, mask: Tensor) -> Tensor:
     """(B, C), or (B, S, C) of a head that reads every token, from a model's answer."""
     parts = [getattr(out, name) for name in task.OUTPUTS]
     found = parts[0] if len(parts) == 1 else torch.stack(parts, -1)
-    settings: Any = task
-    return pool(found, mask, settings.pooling) if task.HEAD == "encoder" else found
+    return task.pool(found, mask)
 
 
 def reads_all(task: Task, config: Any) -> bool:
     """Does the head read every token? Some that say one thing of a text take the mean of all."""
-    return task.whole or (task.HEAD == "sequence" and pools_all(config))
+    return task.whole or (not task.POOLS and pools_all(config))
 
 
 def restore_of(task: Task, config: Any) -> Restore:
     """What a plan for the task does with dropped tokens: nobody asks for them, or the head does."""
-    return getattr(task, "restore", "last") if reads_all(task, config) else "none"
-
-
-def by_token(task: Task) -> bool:
-    """Are outputs (B, S, C), one for each token? Pooled vectors are not, whatever they read."""
-    return task.whole and task.HEAD != "encoder"
+    return task.restore if reads_all(task, config) else "none"

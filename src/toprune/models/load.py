@@ -60,7 +60,7 @@ def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
     if shape is not None:
         model.__class__ = kind.__base__
         _check_shape(source, model, info, new_head=bool(head))
-    if task.HEAD == "encoder":
+    if task.POOLS:
         model.pooler = None  # a layer for pre-training; vectors are pooled without weights
     fresh = [name for name in info["missing_keys"] if "pooler" not in name]
     if fresh and not head:

@@ -20,7 +20,6 @@ from toprune.tasks.tags import Tags
 TASKS: dict[str, Any] = {
     kind.NAME: kind for kind in (Classify, Regress, Multilabel, Rank, Answer, Tags, Embed)
 }
-QUERY_STAYS = (Rank.NAME, Answer.NAME)  # whose first text is what the answer is about
 
 
 def make_task(name: str, settings: Mapping[str, Any] | None = None) -> Task:

@@ -34,6 +34,7 @@ class Task(Protocol):
     READS: ClassVar[Reads]  # its columns, and what their cells hold
     METRICS: ClassVar[tuple[str, ...]]  # names; the first one is the main metric
     HEAD: ClassVar[str]  # kind of head: a key of `models.heads.HEADS`
+    SAME_HEAD_AS: ClassVar[str | None] = None  # a task that stands for this one in support tables
     OUTPUTS: ClassVar[tuple[str, ...]]  # output names of the torch model and of the ONNX file
     NUM_OUTPUTS: ClassVar[int | None] = None  # C, where the task fixes it
     MIN_CLASSES: ClassVar[int] = 1

@@ -29,6 +29,7 @@ class Multilabel(Task):
     NAME: ClassVar[str] = "multilabel"
     METRICS: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact")
     HEAD: ClassVar[str] = "sequence"
+    SAME_HEAD_AS: ClassVar[str | None] = "classify"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
     HAS_LABEL_NAMES: ClassVar[bool] = True
     READS_IMAGES: ClassVar[bool] = True

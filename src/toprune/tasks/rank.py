@@ -34,6 +34,7 @@ class Rank(Task):
     NAME: ClassVar[str] = "rank"
     METRICS: ClassVar[tuple[str, ...]] = ("ndcg@10", "mrr@10", "map")
     HEAD: ClassVar[str] = "sequence"
+    SAME_HEAD_AS: ClassVar[str | None] = "regress"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
     NUM_OUTPUTS: ClassVar[int | None] = 1
     KEEPS_FIRST: ClassVar[bool] = True

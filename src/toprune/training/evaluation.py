@@ -11,7 +11,7 @@ from torch import Tensor
 from toprune.errors import UserError
 from toprune.io.atomic import draft
 from toprune.io.progress import bar
-from toprune.models.heads import ask, by_token
+from toprune.models.heads import ask
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import Task
@@ -36,7 +36,7 @@ def answers_of(
             found = ask(model, task, batch)[0].numpy(force=True)
             for row, one in zip(rows, found, strict=True):
                 length = tokens_in(features[row])
-                own = one[:length].copy() if by_token(task) else one
+                own = one[:length].copy() if task.BY_TOKEN else one
                 out[row] = finite(own, f"row {row + 1}")
             advance(len(rows))
     model.train(training)

@@ -46,8 +46,8 @@ def encode(
             feature["input_ids"] = row.ids.tolist()
             if row.segments is not None:
                 feature["token_type_ids"] = row.segments.tolist()
-        if examples.labels is not None and task.HEAD != "encoder":
-            key = "tags" if task.HEAD == "tokens" else "label"
+        if examples.labels is not None and not task.READS.alone:
+            key = "tags" if task.TARGET_BY_TOKEN else "label"
             feature[key] = task.target(row, examples.labels[row.text])
         features.append(feature)
     return features
@@ -164,7 +164,7 @@ def _pad(ids: list[int], length: int, fill: int) -> list[int]:
 
 
 def _refuse_empty(tokenizer: Any, task: Task, examples: Examples, rows: Sequence[Row]) -> None:
-    is_pair = examples.pairs is not None and task.HEAD != "encoder"
+    is_pair = examples.pairs is not None and not task.READS.alone
     frame = tokenizer.num_special_tokens_to_add(pair=is_pair)
     empty = sorted({row.text % len(examples) for row in rows if len(row) <= frame})
     if empty:

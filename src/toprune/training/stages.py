@@ -21,7 +21,7 @@ from toprune.errors import OutOfReach, UserError
 from toprune.io.atomic import draft
 from toprune.io.progress import bar
 from toprune.models.families import family_of, sizes_of
-from toprune.models.heads import by_token, restore_of
+from toprune.models.heads import restore_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes
 from toprune.plan.plan import PROBED, Plan, Restore, Score, probe_of
@@ -189,7 +189,7 @@ def _has_states(job: Job) -> bool:
             "--token-states has nothing to teach here: it needs epochs after those of the masks, a "
             "schedule that teaches states (not the paper's) and tokens that are not merged (pool)"
         )
-    return possible and (training.token_states or job.restore == "last" or by_token(job.task))
+    return possible and (training.token_states or job.restore == "last" or job.task.BY_TOKEN)
 
 
 def shared_out(training: Training, stages: tuple[Stage, ...]) -> Training:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from toprune.io.atomic import draft
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask, by_token, reads_all
+from toprune.models.heads import ask, reads_all
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import by_probe
@@ -125,14 +125,14 @@ def teach(
                 told, out = ask(model, task, batch, output_hidden_states=not whole)
                 said = told.float().numpy(force=True)
                 if logits is None:
-                    logits = _room(starts[-1] if by_token(task) else len(features), said.shape[-1])
+                    logits = _room(starts[-1] if task.BY_TOKEN else len(features), said.shape[-1])
                 if not whole:
                     states[rows] = first_states(out.hidden_states).half().numpy(force=True)
                 given = torch.stack(record.values, -1).float().numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):
                     own = slice(starts[row], starts[row + 1])
                     scores[own] = given[b, : lengths[row]]
-                    if by_token(task):
+                    if task.BY_TOKEN:
                         logits[own] = said[b, : lengths[row]]
                     else:
                         logits[row] = said[b]
@@ -141,7 +141,7 @@ def teach(
     finally:
         detach(model).train(training)
     assert logits is not None
-    return Teacher(logits, scores, starts, np.array(by_token(task)), states)
+    return Teacher(logits, scores, starts, np.array(task.BY_TOKEN), states)
 
 
 def _room(*shape: int, dtype: type = np.float32) -> np.ndarray:

@@ -52,7 +52,7 @@ def explained(
 ) -> Explained:
     """The same of a bundle that is loaded; it is told of by its name."""
     plan = check_plan(own, name)
-    texts = [as_words(text) if own.task.HEAD == "tokens" else text for text in texts]
+    texts = [as_words(text) if own.task.READS.words else text for text in texts]
     reading = Reading(own, texts)
     windows, pruned = _watched(own, plan, reading)
     if dense is None:
@@ -185,7 +185,7 @@ def _watched(bundle: Bundle, plan: Plan, reading: Reading) -> tuple[list[Window]
             outputs.append(_outputs(bundle.model, bundle.task, batch))
             run = attached(bundle.model)
             assert run is not None
-            words = reading.texts[row.text] if bundle.task.HEAD == "tokens" else None
+            words = reading.texts[row.text] if bundle.task.READS.words else None
             windows.append(_window(run, policy, spelled, words))
     finally:
         detach(bundle.model)

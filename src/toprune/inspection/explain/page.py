@@ -13,9 +13,10 @@ from toprune.inspection.explain.explanation import (
 )
 from toprune.inspection.explain.look import SCRIPT, STYLE
 from toprune.report.html.shell import escape, page
+from toprune.tasks import TASKS
 
 SHADES = 5  # from what leaves at once to what stays
-ROLES = {"answer": ("question", "context"), "rank": ("query", "document")}
+PAIR_ROLES = "first text", "second text"  # of a task that has no names for them
 BAR = 40  # height of the first layer's column
 
 
@@ -50,7 +51,7 @@ def _ranked_by(found: Explained) -> str:
 def controls(found: Explained) -> str:
     keys = [("s0", "left at once"), ("s2", "halfway"), (f"s{SHADES - 1}", "stays to the end")]
     legend = "".join(f'<span><span class="{kind}">word</span> {name}</span>' for kind, name in keys)
-    if found.task == "answer":
+    if TASKS[found.task].FINDS_SPANS:
         legend += '<span><span class="t answer">word</span> what the pruned model answers</span>'
     return (
         '<div class="bar"><div class="slide"><label for="layer">What enters layer</label>'
@@ -81,7 +82,7 @@ def article(found: Explained, i: int) -> str:
 
 
 def _tokens(found: Explained, text: Explanation, window: Window, number: int) -> str:
-    roles = ROLES.get(found.task, ("first text", "second text")) if len(text.parts) > 1 else ()
+    roles = (TASKS[found.task].PAIR_ROLES or PAIR_ROLES) if len(text.parts) > 1 else ()
     paragraphs: list[str] = []
     for part, pieces in enumerate(_by_part(text, window)):
         role = f'<span class="role">{roles[part]}</span>' if roles else ""

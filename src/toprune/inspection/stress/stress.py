@@ -32,13 +32,12 @@ from toprune.io.progress import Advance, bar
 from toprune.models.families import family_of, max_positions, sizes_of
 from toprune.plan.cost import measured_reduction
 from toprune.plan.plan import Plan
-from toprune.tasks import texts_of
+from toprune.tasks import TASKS, texts_of
 from toprune.tasks.classify import class_names
 from toprune.tasks.intervals import share
 from toprune.training.features import token_ids
 
 DOSES, FLOORS, LIMIT = (1, 3), (16, 32, 64), 200
-TASKS = ("classify", "multilabel")  # whose answer is a decision about one text
 AS_PRUNED, WORST = "as pruned", "worst"
 BUILT_IN = f"{len(PLAIN)} plain English sentences of toprune's own"
 
@@ -117,10 +116,16 @@ def stress(
     return report | {"verdict": verdict(protections)}
 
 
+def _decides(task: Any) -> bool:
+    """Whether a task, or its class, gives labels to whole texts."""
+    return task.HAS_LABEL_NAMES and not task.BY_TOKEN
+
+
 def _check(own: Bundle, name: str | Path) -> Plan:
-    if own.task.NAME not in TASKS:
+    if not _decides(own.task):
+        others = " and ".join(name for name, task in TASKS.items() if _decides(task))
         raise UserError(
-            f"{name} is for the task {own.task.NAME}; stress is for {' and '.join(TASKS)}, which "
+            f"{name} is for the task {own.task.NAME}; stress is for {others}, which "
             "decide on a text"
         )
     if family_of(own.model).images:

@@ -112,7 +112,7 @@ class Cofi:
         selector = Selector(self, sizes, job.lengths, job.budget, job.restore)
         useful = saliency(job.model, job.task, job.some(CALIBRATION_TEXTS))
         # Vectors are what an embedding model is for: theirs stay as wide as they are.
-        selector.start(useful, hidden=self.hidden and job.task.HEAD != "encoder")
+        selector.start(useful, hidden=self.hidden and not job.task.POOLS)
         selector.check_reach(job.budget)
         return selector
 

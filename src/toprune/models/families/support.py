@@ -7,22 +7,18 @@ from typing import Any
 import transformers
 from transformers.models.auto import modeling_auto as auto
 
+from toprune import tasks
 from toprune.models.families.family import Family
 from toprune.models.families.registry import FAMILIES
 
-# The names of transformers' classes by model type, for each task that is a column of the matrix;
-# `multilabel` and `rank` use the head of `classify`.
+# The names of transformers' classes by model type, for each kind of head (`Task.HEAD`).
 HEADS: dict[str, Any] = {
-    "classify": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-    "regress": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "sequence": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     "answer": auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
     "tokens": auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    "embed": auto.MODEL_MAPPING_NAMES,
+    "encoder": auto.MODEL_MAPPING_NAMES,
 }
-TASKS = tuple(HEADS)
-IMAGE_HEADS: dict[str, Any] = dict.fromkeys(
-    ("classify", "regress"), auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
-)
+TASKS = tuple(name for name, task in tasks.TASKS.items() if task.SAME_HEAD_AS is None)
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,18 @@ class Support:
 
 def support_of(family: Family) -> Support:
     """Look the family up in the tables of the installed transformers; no model is built."""
-    heads = IMAGE_HEADS if family.images else HEADS
     missing: dict[str, str] = {}
-    for task in TASKS:
-        if task not in heads:
-            missing[task] = "not for images"
-        elif family.name not in heads[task]:
-            missing[task] = "transformers has no head"
-    names = [names[family.name] for task, names in heads.items() if task not in missing]
+    names: list[str] = []
+    for name in TASKS:
+        task = tasks.TASKS[name]
+        images = auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+        classes: Any = images if family.images else HEADS[task.HEAD]
+        if family.images and not task.READS_IMAGES:
+            missing[name] = "not for images"
+        elif family.name not in classes:
+            missing[name] = "transformers has no head"
+        else:
+            names.append(classes[family.name])
     checkpointing = bool(names) and getattr(transformers, names[0]).supports_gradient_checkpointing
     return Support(family, missing, checkpointing)
 
