@@ -17,10 +17,10 @@ from support.models import make_model, make_tokenizer
 from toprune import cli
 from toprune.api import Data
 from toprune.compare import comparison as module
-from toprune.compare import runs as cells
+from toprune.compare import runs as runs_module
 from toprune.compare.comparison import compare
-from toprune.compare.runs import planned
-from toprune.errors import UserError
+from toprune.compare.runs import plan_runs
+from toprune.errors import OutOfReach, UserError
 from toprune.report.terminal import compared_markdown
 from toprune.training.learner import Training
 
@@ -102,7 +102,7 @@ class Fakes:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     fakes = Fakes()
-    monkeypatch.setattr(cells, "prune", fakes.prune)
+    monkeypatch.setattr(runs_module, "prune", fakes.prune)
     for name in ("export", "bench"):
         monkeypatch.setattr(module, name, getattr(fakes, name))
     return fakes
@@ -187,12 +187,12 @@ def test_what_cannot_be_is_refused_at_once(
     methods: list[str], budgets: list[str], seeds: list[int], line: str
 ):
     with pytest.raises(UserError, match=line):
-        planned(methods, budgets, seeds)
+        plan_runs(methods, budgets, seeds)
 
 
 def test_a_model_object_would_be_pruned_by_the_first(tmp_path: Path):
     loaded: Any = make_model()
-    with pytest.raises(UserError, match="give the path"):
+    with pytest.raises(UserError, match="give its path"):
         compare(loaded, DATA, ["top"], ["2x"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -299,10 +299,10 @@ def test_a_run_from_elsewhere_is_refused(fakes: Fakes, call: Call, tmp_path: Pat
     call("top,random", "2x")
     runs = tmp_path / "out" / "runs"
     (runs / "random-2x-s0").replace(runs / "spatten-2x-s0")
-    with pytest.raises(UserError, match="spatten-2x-s0 is of another run"):
+    with pytest.raises(UserError, match="spatten-2x-s0 holds the bundle of another run"):
         call("spatten", "2x")
     (runs / "top-2x-s0").replace(runs / "top-2x-s1")
-    with pytest.raises(UserError, match="top-2x-s1 is of another run"):
+    with pytest.raises(UserError, match="top-2x-s1 holds the bundle of another run"):
         call("top", "2x", seeds=(1,))
 
 
@@ -311,7 +311,7 @@ def test_a_run_from_elsewhere_is_refused(fakes: Fakes, call: Call, tmp_path: Pat
 
 def test_a_budget_out_of_reach_does_not_stop_the_others(fakes: Fakes, call: Call, tmp_path: Path):
     line = "budget 9x is out of reach: this model can be pruned to 4.00x at most; ask for less"
-    fakes.errors["top-9x-s0"] = UserError(line)
+    fakes.errors["top-9x-s0"] = OutOfReach(line)
     said: list[str] = []
     report = call("top,random", "9x,2x", say=said.append)
     row = report["rows"][0]
@@ -322,6 +322,7 @@ def test_a_budget_out_of_reach_does_not_stop_the_others(fakes: Fakes, call: Call
         "budget": "9x",
         "seed": 0,
         "error": line,
+        "out_of_reach": True,
     }
     assert line in said
     assert len(report["rows"]) == 4
@@ -335,7 +336,7 @@ def test_a_budget_out_of_reach_does_not_stop_the_others(fakes: Fakes, call: Call
 
 
 def test_nothing_in_reach(fakes: Fakes, call: Call, tmp_path: Path):
-    fakes.errors["top-9x-s0"] = UserError("budget 9x is out of reach")
+    fakes.errors["top-9x-s0"] = OutOfReach("budget 9x is out of reach")
     report = call("top", "9x")
     assert "metric" not in report
     assert "No method could be measured." in compared_markdown(report)
@@ -474,7 +475,7 @@ def test_every_bundle_is_timed_once_on_the_same_texts(fakes: Fakes, call: Call, 
         assert texts == fakes.timed[0][1]
         assert len(set(texts)) == 64
         assert set(texts) <= set(held_out)
-    assert any("nothing else may run" in line for line in said)
+    assert any("nothing else should run" in line for line in said)
     assert [mean["faster"] for mean in report["means"]] == [1.75, 2.0, 2.25, 2.5]
     # x from 1 to 2.6 in steps of .2: 306.25 pixels for one
     markers = drawn(tmp_path / "out" / "compare-latency.svg", "marker")

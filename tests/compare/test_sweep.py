@@ -24,12 +24,11 @@ from support.models import make_tokenizer
 from toprune import cli
 from toprune.api import Data
 from toprune.compare import executors
-from toprune.compare import runs as cells
+from toprune.compare import runs as runs_module
 from toprune.compare.comparison import compare
-from toprune.compare.runs import Cell, Row, Run, Subject, do
-from toprune.compare.sweep import Grid, sweep
-from toprune.compare.swept import sweep_report
-from toprune.errors import UserError
+from toprune.compare.runs import Row, Run, Subject, WorkItem, execute
+from toprune.compare.sweep import Grid, sweep, sweep_report
+from toprune.errors import OutOfReach, UserError
 from toprune.io.ray import cluster
 from toprune.methods.top import Top
 from toprune.plan.plan import Plan
@@ -109,7 +108,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
-    monkeypatch.setattr(cells, "prune", fake.prune)
+    monkeypatch.setattr(runs_module, "prune", fake.prune)
     return fake
 
 
@@ -130,20 +129,20 @@ def test_weights_are_methods_of_their_own():
         "random",
         "top@0.5",
     ]
-    assert runs[1].chosen() == Top(distill_weight=0.01)
+    assert runs[1].configured_method() == Top(distill_weight=0.01)
     assert runs[3] == Run("top", "received", "2x", 0, 0.01)
     assert runs[3].folder == "runs/top-received@0.01-2x-s0"
-    assert runs[4].chosen() == "random"
+    assert runs[4].configured_method() == "random"
 
 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
         ("random@1", "distils no ranking"),
-        ("top@much", "a number from 0 on"),
-        ("top@-1", "a number from 0 on"),
-        ("top@nan", "a number from 0 on"),
-        ("top@", "a number from 0 on"),
+        ("top@much", "at least 0"),
+        ("top@-1", "at least 0"),
+        ("top@nan", "at least 0"),
+        ("top@", "at least 0"),
     ],
 )
 def test_bad_weights_are_refused(name: str, line: str):
@@ -164,7 +163,7 @@ def test_every_run_of_every_task(fake: Fake, tmp_path: Path):
 
 
 def test_the_table_by_hand(fake: Fake, tmp_path: Path):
-    fake.errors["random-3x-s0"] = UserError("budget 3x is out of reach: ask for less")
+    fake.errors["random-3x-s0"] = OutOfReach("budget 3x is out of reach: ask for less")
     report = sweep(grid_of("one", "two", seeds=[0, 2], weights=[0, 0.01]), out=tmp_path)
     assert report == json.loads((tmp_path / "sweep.json").read_text())
     lines = (tmp_path / "sweep.md").read_text().splitlines()
@@ -273,7 +272,7 @@ def test_a_run_of_another_weight_is_refused(fake: Fake, tmp_path: Path):
     sweep(grid, out=tmp_path)
     runs = tmp_path / "one" / "runs"
     (runs / "top@0.5-2x-s0").replace(runs / "top@0.25-2x-s0")
-    with pytest.raises(UserError, match=r"top@0.25-2x-s0 is of another run"):
+    with pytest.raises(UserError, match=r"top@0.25-2x-s0 holds the bundle of another run"):
         sweep(replace(grid, methods=["top@0.25"]), out=tmp_path)
 
 
@@ -303,7 +302,7 @@ def test_a_task_that_fails_later_is_told_and_may_change(fake: Fake, tmp_path: Pa
 
 
 def test_nothing_could_be_measured(fake: Fake, tmp_path: Path):
-    line = UserError("budget 2x is out of reach")
+    line = OutOfReach("budget 2x is out of reach")
     fake.errors |= {"top-2x-s0": line, "random-2x-s0": line}
     sweep(grid_of("one", budgets=["2x"]), out=tmp_path)
     assert (tmp_path / "sweep.md").read_text().startswith("No method could be measured.")
@@ -472,8 +471,8 @@ def test_ray_writes_the_same_files(ray: Any, in_turn: Path, place: Path, tmp_pat
 def test_a_killed_worker_goes_on_from_its_checkpoint(
     ray: Any, in_turn: Path, place: Path, tmp_path: Path
 ):
-    def mortal(cell: Cell) -> Row:
-        marker, loss = cell.place / "killed", FitTrainer.compute_loss
+    def mortal(item: WorkItem) -> Row:
+        marker, loss = item.directory / "killed", FitTrainer.compute_loss
 
         def last_words(self: FitTrainer, *args: Any, **kwargs: Any) -> Any:
             if Path(str(self.args.output_dir)).name == "hard" and self.state.global_step == 2:
@@ -484,16 +483,16 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(
         if not marker.exists():
             FitTrainer.compute_loss = last_words
         else:  # the soft stage and a step of the hard one are done
-            stages = cell.place / f"{cell.run.folder}.partial" / "stages"
+            stages = item.directory / f"{item.run.folder}.partial" / "stages"
             assert (stages / "soft.json").exists()
             assert (stages / "hard" / "checkpoint-1").exists()
-        return do(cell)
+        return execute(item)
 
     (tmp_path / "runs").mkdir()
     subject = six(place).tasks["one"]
     subject = replace(subject, training=replace(TRAINING, save_steps=1))
     run = six(place).runs()[1]
-    (row,) = executors.on_ray()(mortal, [Cell(tmp_path, subject, run)])
+    (row,) = executors.on_ray()(mortal, [WorkItem(tmp_path, subject, run)])
     assert (tmp_path / "killed").exists()
     assert "error" not in row
     assert row["minutes"] is None  # nobody knows of a resumed one
@@ -506,17 +505,17 @@ def test_what_ray_cannot_do_is_a_row(
 ):
     """A process that is killed whenever it begins; bad input; a directory that is not there."""
 
-    def work(cell: Cell) -> Row:
-        if cell.run.budget == "2x":
+    def work(item: WorkItem) -> Row:
+        if item.run.budget == "2x":
             os.kill(os.getpid(), signal.SIGKILL)
-        return do(cell)
+        return execute(item)
 
     monkeypatch.setattr(executors, "RETRIES", 0)
     runs = grid_of("one", methods=["random"], budgets=["2x", "99x"]).runs()
-    found = [Cell(tmp_path, six(place).tasks["one"], run) for run in runs]
+    found = [WorkItem(tmp_path, six(place).tasks["one"], run) for run in runs]
     killed, refused = executors.on_ray()(work, found)
     assert killed == runs[0].row() | {
-        "error": "its process was killed again and again; is there memory enough?"
+        "error": "its process was killed several times; check that memory is sufficient"
     }
     assert "budget 99x is out of reach" in refused["error"]
     (tmp_path / "gone").mkdir()

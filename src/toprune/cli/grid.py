@@ -78,7 +78,7 @@ TASK = {
 
 def read_grid(path: Path) -> "Grid":
     """Paths in it are from where the file is."""
-    from toprune.compare.runs import chosen_method
+    from toprune.compare.runs import parse_method
     from toprune.compare.sweep import Grid
     from toprune.plan.budget import Budget
     from toprune.training.learner import Training
@@ -91,7 +91,7 @@ def read_grid(path: Path) -> "Grid":
         if not isinstance(own, dict):
             raise UserError(f"{path}: tasks.{name} must be {TABLE.words}")
         _check(path, f"tasks.{name}.", own, TASK, ("model",))
-    for key, check in (("budgets", Budget.parse), ("methods", chosen_method)):
+    for key, check in (("budgets", Budget.parse), ("methods", parse_method)):
         with _told_by(path, key):
             for one in told[key]:
                 check(one)

@@ -122,9 +122,9 @@ def sweep(
     hush(debug)
     from toprune.cli.grid import read_grid
     from toprune.compare.sweep import sweep as run
-    from toprune.compare.swept import swept
+    from toprune.compare.sweep import sweep_table
 
     say, who = partial(typer.echo, err=True), given.engine(engine, address, workers, debug)
     report = run(read_grid(grid), out=out, engine=who, say=say)
     last = f"The sweep is in {out}: sweep.md, sweep.svg, sweep.json, and a comparison of each task."
-    tell(report | {"out": str(out)}, as_json, swept(report), last)
+    tell(report | {"out": str(out)}, as_json, sweep_table(report), last)

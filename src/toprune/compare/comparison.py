@@ -1,5 +1,5 @@
-"""Methods against each other: the same model, data, epochs and seeds, so that the method is all
-that differs. One directory holds every run and grows: what is there is not done again."""
+"""Compare methods: the same model, data, epochs and seeds, so that only the method differs. One
+directory holds all runs and can grow: runs that are already there are not repeated."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +14,18 @@ import numpy as np
 from toprune.api import Data
 from toprune.compare.bench import bench
 from toprune.compare.executors import Executor, in_turn
-from toprune.compare.means import RACE, comparison_report
 from toprune.compare.runs import (
-    KNOWN,
     OUT_OF_REACH,
     RUNS,
-    Cell,
+    TEACHER_CACHE,
     Key,
     Row,
     Run,
     Subject,
-    do,
-    planned,
-    there,
+    WorkItem,
+    execute,
+    finished_row,
+    plan_runs,
 )
 from toprune.data.presets import preset_of
 from toprune.data.sets import load_texts
@@ -36,6 +35,7 @@ from toprune.io.atomic import draft
 from toprune.models.families import family_named
 from toprune.models.load import read_config
 from toprune.report import terminal as tables
+from toprune.report.environment import environment
 from toprune.report.html.compared import compare_page, curves
 from toprune.report.svg import Line, chart
 from toprune.run.manifest import PLACE
@@ -44,7 +44,8 @@ from toprune.training.distributed import processes
 from toprune.training.learner import Training
 
 SETTINGS, REPORT = "settings.json", "compare.json"
-TIMED = 64  # texts from which a bundle's latency is taken
+TIMED = 64  # texts on which a bundle is timed
+RACE = ("pruned fp32", "dense fp32")  # the two whose ratio of times counts as the speed-up
 
 Say = Callable[[str], object]
 
@@ -64,144 +65,165 @@ def compare(
     engine: Executor = in_turn,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """Prune the model by every method to every budget, with every seed; returns what compare.json
-    holds. Called again it goes on where it was, and does only what is new.
+    """Prune a model by every method to every budget with every seed.
 
-    methods: names of `methods.METHODS`, with a score as in `top:received`, with a weight of the
-    ranking distillation as in `top@0.01`. training: for all of them alike; a method with fewer
-    stages has as many epochs in all. protect_first: as in `prune`. timed: in the end export every
-    bundle, and time it on texts of the set that is evaluated on. engine: who does the runs.
+    Call it again to resume it, or to add methods, budgets and seeds.
+
+    Args:
+        methods: names from `methods.METHODS`; `top:received` also chooses the score, `top@0.01` the
+            weight of the ranking distillation.
+        out: directory of the comparison.
+        training: the same for all methods; one with fewer stages trains as many epochs in all.
+        protect_first: as in `prune`.
+        timed: export every bundle at the end and time it on texts of the evaluation set.
+        engine: does the runs: `in_turn`, or what `on_ray` returns.
+        say: gets a line about the progress.
+
+    Returns:
+        The content of compare.json.
     """
     if not isinstance(model, str | Path):
-        raise UserError("a model object would be changed by the first run; save it, give the path")
-    told = data if isinstance(data, Data) else Data(data)
-    subject = Subject(model, told, task, training or Training(), protect_first)
-    runs = planned(methods, budgets, seeds)
+        raise UserError("the first run would change a model object; save it and give its path")
+    subject = Subject(
+        model,
+        data if isinstance(data, Data) else Data(data),
+        task,
+        training or Training(),
+        protect_first,
+    )
+    runs = plan_runs(methods, budgets, seeds)
     if timed and processes().num_processes > 1:
-        raise UserError("times are taken by one process alone; do that afterwards, with --time")
-    read_config(model)  # or one line, before the first of the runs is told of
+        raise UserError("only a single process can take times; run --time again without torchrun")
+    read_config(model)  # fails here rather than in the first run
     comparison = Comparison(Path(out), subject, runs)
-    go_on([comparison], engine, say)
+    finish([comparison], engine, say)
     if timed:
         _time(comparison, say)
     return comparison.report()
 
 
 class Comparison:
-    """A directory of runs with a subject in common."""
+    """A directory of runs on one subject."""
 
-    def __init__(self, place: Path, subject: Subject, runs: Sequence[Run], title: str = ""):
-        """Opens it, or begins it. title: how it is told from others."""
-        self.place, self.subject, self.runs, self.title = place, subject, runs, title
+    def __init__(self, directory: Path, subject: Subject, runs: Sequence[Run], title: str = ""):
+        """Open a comparison or begin one.
+
+        Args:
+            title: put before the names of runs in progress lines.
+        """
+        self.directory, self.subject, self.runs, self.title = directory, subject, runs, title
         self.settings = subject.settings()
-        self.rows = _open(place, self.settings)
-        cells = (self.cell(run) for run in runs)
-        found = {cell.run.key: there(cell, self.rows.get(cell.run.key, {})) for cell in cells}
-        self.done = {key: row for key, row in found.items() if row is not None}
+        self.rows = _open(directory, self.settings)
+        self.done: dict[Key, Row] = {}
+        for run in runs:
+            row = finished_row(self.item(run), self.rows.get(run.key, {}))
+            if row is not None:
+                self.done[run.key] = row
 
-    def cell(self, run: Run) -> Cell:
-        return Cell(self.place, self.subject, run)
+    def item(self, run: Run) -> WorkItem:
+        return WorkItem(self.directory, self.subject, run)
 
-    def told(self, run: Run) -> str:
-        seed = f", seed {run.seed}" if len({one.seed for one in self.runs}) > 1 else ""
+    def label(self, run: Run) -> str:
+        seed = f", seed {run.seed}" if len({other.seed for other in self.runs}) > 1 else ""
         return f"{self.title}{run.name} at {run.budget}{seed}"
 
-    def take(self, run: Run, row: Row) -> None:
-        """Everything that can be said by now, in files that are whole at any time."""
+    def record(self, run: Run, row: Row) -> None:
+        """Add a row and write all files; each of them is complete at any time."""
         self.rows[run.key] = row
         if processes().is_main_process:
-            _publish(self.place, self.report())
+            _publish(self.directory, self.report())
 
     def report(self) -> dict[str, Any]:
         return comparison_report(self.settings, self.rows)
 
-    def withdraw(self) -> None:
-        """Bad input leaves nothing."""
+    def discard_if_empty(self) -> None:
+        """Remove the directory if no run was done: bad input leaves nothing behind."""
         if self.rows or not processes().is_main_process:
             return
-        rmtree(self.place / KNOWN, ignore_errors=True)
-        with suppress(OSError):  # not empty: there is a training to go on with
-            (self.place / RUNS).rmdir()
-            (self.place / SETTINGS).unlink()
-            self.place.rmdir()
+        rmtree(self.directory / TEACHER_CACHE, ignore_errors=True)
+        with suppress(OSError):  # not empty: it holds a training that can be resumed
+            (self.directory / RUNS).rmdir()
+            (self.directory / SETTINGS).unlink()
+            self.directory.rmdir()
 
 
-def go_on(comparisons: Sequence[Comparison], engine: Executor, say: Say) -> None:
-    """Do what is left of them. A run that fails is told and passed over; unless nothing has gone
-    well so far, for then it is not about this method."""
+def finish(comparisons: Sequence[Comparison], engine: Executor, say: Say) -> None:
+    """Do the runs that are left. A run that fails is reported and skipped, unless no run has
+    succeeded so far: then the reason is not the method."""
     if engine is not in_turn and processes().num_processes > 1:
-        raise UserError("an engine starts its own processes; leave torchrun out")
-    todo = [(own, run) for own in comparisons for run in own.runs]
-    cells = [own.cell(run) for own, run in todo if run.key not in own.done]
+        raise UserError("an engine starts its own processes; run this without torchrun")
+    pairs = [(comparison, run) for comparison in comparisons for run in comparison.runs]
+    items = [comparison.item(run) for comparison, run in pairs if run.key not in comparison.done]
     try:
-        with closing(engine(do, cells)) as rows:
-            for number, (own, run) in enumerate(todo, 1):
-                here = f"{number} of {len(todo)}: {own.told(run)}"
-                row = own.done.get(run.key)
-                say(here if row is None else f"{here} (done before)")
-                own.take(run, _good_enough(next(rows), comparisons, say) if row is None else row)
+        with closing(engine(execute, items)) as rows:
+            for number, (comparison, run) in enumerate(pairs, 1):
+                line = f"{number} of {len(pairs)}: {comparison.label(run)}"
+                row = comparison.done.get(run.key)
+                say(line if row is None else f"{line} (done before)")
+                row = _checked(next(rows), comparisons, say) if row is None else row
+                comparison.record(run, row)
     except UserError:
-        for own in comparisons:  # when nobody works there any more
-            own.withdraw()
+        for comparison in comparisons:  # all work has stopped by now
+            comparison.discard_if_empty()
         raise
     if processes().is_main_process:
-        for own in comparisons:
-            rmtree(own.place / KNOWN, ignore_errors=True)
+        for comparison in comparisons:
+            rmtree(comparison.directory / TEACHER_CACHE, ignore_errors=True)
 
 
-def _good_enough(row: Row, comparisons: Sequence[Comparison], say: Say) -> Row:
+def _checked(row: Row, comparisons: Sequence[Comparison], say: Say) -> Row:
     if "error" in row:
-        others = (other for own in comparisons for other in own.rows.values())
-        if OUT_OF_REACH not in row["error"] and all("error" in other for other in others):
+        others = [other for comparison in comparisons for other in comparison.rows.values()]
+        if OUT_OF_REACH not in row and all("error" in other for other in others):
             raise UserError(row["error"])
         say(row["error"])
     return row
 
 
-# -- what is there ---------------------------------------------------------------------------------
+# -- the directory ---------------------------------------------------------------------------------
 
 
-def _open(place: Path, settings: dict[str, Any]) -> dict[Key, Row]:
-    """The rows of a comparison with the same settings; of a new one none. Settings bind as soon as
-    something was done under them."""
-    path, report = place / SETTINGS, place / REPORT
+def _open(directory: Path, settings: dict[str, Any]) -> dict[Key, Row]:
+    """Read the rows of a comparison with the same settings, or begin a new one without rows.
+    Settings can change until the first run is done."""
+    path, report = directory / SETTINGS, directory / REPORT
     if path.is_file():
         before = _read(path)
         changed = [name for name in settings if settings[name] != before.get(name)]
         if not changed:
             rows = _read(report)["rows"] if report.exists() else []
             return {(row["name"], row["budget"], row["seed"]): row for row in rows}
-        if any((place / RUNS).glob("*")):
+        if any((directory / RUNS).glob("*")):
             raise UserError(
-                f"{place} holds a comparison with other settings ({', '.join(changed)}); "
-                "say the same again, or choose another --out"
+                f"{directory} holds a comparison with other settings ({', '.join(changed)}); "
+                "use the same settings, or choose another --out"
             )
-    elif place.exists() and (place.is_file() or any(place.iterdir())):
-        raise UserError(f"{place} is there and holds no comparison; choose another --out")
+    elif directory.exists() and (directory.is_file() or any(directory.iterdir())):
+        raise UserError(f"{directory} exists and holds no comparison; choose another --out")
     state = processes()
-    state.wait_for_everyone()  # nobody looks at what the first one is about to make
+    state.wait_for_everyone()  # all processes have looked before the first one creates files
     if state.is_main_process:
         try:
-            (place / RUNS).mkdir(parents=True, exist_ok=True)
+            (directory / RUNS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"cannot write into {place} ({error.strerror}); choose another --out"
+                f"cannot write into {directory} ({error.strerror}); choose another --out"
             ) from error
         write(path, json.dumps(settings, indent=1) + "\n")
     state.wait_for_everyone()
     return {}
 
 
-def _publish(place: Path, report: Mapping[str, Any]) -> None:
-    write(place / REPORT, json.dumps(report, indent=1) + "\n")
-    write(place / "compare.md", tables.compared_markdown(dict(report)))
-    write(place / "compare.html", compare_page(report))
-    for name, x, words in (
+def _publish(directory: Path, report: Mapping[str, Any]) -> None:
+    write(directory / REPORT, json.dumps(report, indent=1) + "\n")
+    write(directory / "compare.md", tables.compared_markdown(dict(report)))
+    write(directory / "compare.html", compare_page(report))
+    for name, x, title in (
         ("compare.svg", "reduction", "times fewer FLOPs, against unpadded inputs (real)"),
         ("compare-latency.svg", "faster", f"times faster, {' over '.join(RACE)}, 1 thread"),
     ):
         if lines := curves(report, x):
-            write(place / name, _chart(report, lines, words))
+            write(directory / name, _chart(report, lines, title))
 
 
 def _chart(report: Mapping[str, Any], lines: Sequence[Line], x: str) -> str:
@@ -215,32 +237,44 @@ def _chart(report: Mapping[str, Any], lines: Sequence[Line], x: str) -> str:
     )
 
 
-# -- how fast --------------------------------------------------------------------------------------
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}; choose another --out") from error
+
+
+def write(path: Path, text: str) -> None:
+    with draft(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+# -- times -----------------------------------------------------------------------------------------
 
 
 def _time(comparison: Comparison, say: Say) -> None:
-    """Every bundle beside its dense partner, fp32 and int8, on the same texts."""
-    place, rows = comparison.place, comparison.rows.values()
-    left = [row for row in rows if "error" not in row and "latency" not in row]
-    if not left:
+    """Time every bundle against its dense partner, in fp32 and int8, on the same texts."""
+    rows = comparison.rows.values()
+    untimed = [row for row in rows if "error" not in row and "latency" not in row]
+    if not untimed:
         return
-    texts = _texts(comparison.settings["model"], comparison.subject.data, left[0])
-    say("Times are taken now: nothing else may run on this machine meanwhile.")
-    for number, row in enumerate(left, 1):
-        say(f"{number} of {len(left)}: {row['bundle']}")
-        folder = place / row["bundle"]
+    texts = _texts(comparison.settings["model"], comparison.subject.data, untimed[0])
+    say("Times are taken now: nothing else should run on this machine.")
+    for number, row in enumerate(untimed, 1):
+        say(f"{number} of {len(untimed)}: {row['bundle']}")
+        folder = comparison.directory / row["bundle"]
         try:
             if not (folder / PLACE).exists():
                 export(folder, int8=True, say=say)
             row["latency"] = bench(folder, texts=texts, threads=1, rounds=15, seconds=45, say=say)
-        except UserError as error:  # the times of the others stay worth having
+        except UserError as error:  # the times of the other bundles are still useful
             row["not_timed"] = str(error)
             say(str(error))
-        _publish(place, comparison.report())
+        _publish(comparison.directory, comparison.report())
 
 
 def _texts(model: str, data: Data, row: Row) -> list[Any]:
-    """Some of the set that is evaluated on; of data that are one set, of all."""
+    """A sample of the evaluation set; of the whole data if they are one set."""
     texts = load_texts(
         data.source,
         reads=TASKS[row["task"]].READS,
@@ -251,13 +285,70 @@ def _texts(model: str, data: Data, row: Row) -> list[Any]:
     return [texts[i] for i in np.random.default_rng(0).permutation(len(texts))[:TIMED]]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}; choose another --out") from error
+# -- means over seeds ------------------------------------------------------------------------------
 
 
-def write(path: Path, text: str) -> None:
-    with draft(path) as made:
-        made.write_text(text, encoding="utf-8", newline="\n")
+def comparison_report(settings: Mapping[str, Any], rows: Mapping[Key, Row]) -> dict[str, Any]:
+    """Build the content of compare.json: the rows, and their means by the task's first metric."""
+    done = [row for row in rows.values() if "error" not in row]
+    summary: dict[str, Any] = {"task": settings["task"]}
+    if done:
+        summary["examples"] = done[0]["examples"]
+        summary["max_length"] = max(row["max_length"] for row in done)  # some methods cut texts
+        summary["metric"] = _metric(done[0])
+        dense = {row["seed"]: _figures(row, summary["metric"])["dense"] for row in done}
+        summary["dense"] = _mean(list(dense.values()))
+    by_method: dict[tuple[str, str], list[Row]] = {}
+    for (name, budget, _), row in rows.items():
+        by_method.setdefault((name, budget), []).append(row)
+    return summary | {
+        "settings": settings,
+        "environment": environment(),
+        "means": [
+            {"name": name, "budget": budget} | _means(group, summary.get("metric", ""))
+            for (name, budget), group in by_method.items()
+        ],
+        "rows": list(rows.values()),
+    }
+
+
+def _metric(row: Row) -> str:
+    """The first metric of the task; without labels, the agreement with the dense model."""
+    if "difference" not in row:
+        return "agreement"
+    preset = preset_of(row)
+    return preset.metrics[0] if preset else TASKS[row["task"]].METRICS[0]
+
+
+def _means(rows: Sequence[Row], metric: str) -> dict[str, Any]:
+    """Means of one method at one budget over the seeds that succeeded."""
+    done = [row for row in rows if "error" not in row]
+    if not done:
+        return {}
+    figures = [_figures(row, metric) for row in done]
+    speedups = [speedup for row in done if (speedup := _speedup(row)) is not None]
+    return {
+        "seeds": len(done),
+        **{part: _mean([figure[part] for figure in figures]) for part in figures[0]},
+        "executed": _mean([row["executed"] for row in done]),
+        "faster": float(np.mean(speedups)) if speedups else None,
+    }
+
+
+def _figures(row: Row, metric: str) -> dict[str, dict[str, float]]:
+    if "difference" in row:
+        return {part: row[part][metric] for part in ("dense", "pruned", "difference")}
+    agreement = float(row["agreement"])
+    values = {"dense": 1.0, "pruned": agreement, "difference": agreement - 1}
+    return {part: {"value": value} for part, value in values.items()}
+
+
+def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number; for an interval, of each of its ends."""
+    names = [name for name in figures[0] if name != "p"]
+    return {name: float(np.mean([figure[name] for figure in figures])) for name in names}
+
+
+def _speedup(row: Row) -> float | None:
+    ratios = row["latency"]["rows"][0]["ratios"] if "latency" in row else []
+    return next((one["value"] for one in ratios if (one["who"], one["over"]) == RACE), None)

@@ -1,4 +1,4 @@
-"""Who does the cells of a comparison: this process, one after the other, or a Ray cluster."""
+"""Executors do the runs of a comparison: one by one in this process, or on a Ray cluster."""
 
 import os
 import platform
@@ -7,52 +7,57 @@ from pathlib import Path
 
 import torch
 
-from toprune.compare.runs import Cell, Row
+from toprune.compare.runs import Row, WorkItem
 from toprune.io.ray import cluster
 
-RETRIES = 3  # times that a cell goes on, from its last checkpoint, after its process was killed
+RETRIES = 3  # times that a run resumes from its last checkpoint after its process was killed
 
-Work = Callable[[Cell], Row]
-Executor = Callable[[Work, Sequence[Cell]], Generator[Row]]  # rows in the order of the cells
+Work = Callable[[WorkItem], Row]
+Executor = Callable[[Work, Sequence[WorkItem]], Generator[Row]]  # rows in the order of the items
 
 
-def in_turn(work: Work, cells: Sequence[Cell]) -> Generator[Row]:
-    """Each when its row is asked for."""
-    yield from map(work, cells)
+def in_turn(work: Work, items: Sequence[WorkItem]) -> Generator[Row]:
+    """Do each run when its row is requested."""
+    yield from map(work, items)
 
 
 def on_ray(
     address: str | None = None, workers: int | None = None, *, debug: bool = False
 ) -> Executor:
-    """As many at once as the cluster has cores; as Ray that is started here has `workers`.
+    """Return an executor that does as many runs at once as the cluster has cores.
 
-    What began first may end last. Rows come in the order of the cells all the same: so files are
-    the same at the end, whoever did the work, and never hold more than the same files made in turn.
+    Rows come in the order of the items, whichever run ends first. So the files are the same as
+    those of `in_turn`, at the end and after a stop.
+
+    Args:
+        address: of a running cluster; None starts Ray on this machine.
+        workers: cores of a Ray that is started here; None for all.
+        debug: show what Ray writes.
     """
 
-    def engine(work: Work, cells: Sequence[Cell]) -> Generator[Row]:
-        if not cells:
+    def executor(work: Work, items: Sequence[WorkItem]) -> Generator[Row]:
+        if not items:
             return
         with cluster(address, workers, debug=debug) as ray:
             lost = ray.exceptions
-            task = ray.remote(num_cpus=1, max_retries=RETRIES)(_elsewhere)
-            waiting = [task.remote(Path.cwd(), work, cell) for cell in cells]
-            for cell, one in zip(cells, waiting, strict=True):
+            remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_on_worker)
+            futures = [remote.remote(Path.cwd(), work, item) for item in items]
+            for item, future in zip(items, futures, strict=True):
                 try:
-                    yield ray.get(one)
+                    yield ray.get(future)
                 except (lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError):
-                    line = "its process was killed again and again; is there memory enough?"
-                    yield cell.run.row() | {"error": line}
+                    line = "its process was killed several times; check that memory is sufficient"
+                    yield item.run.row() | {"error": line}
 
-    return engine
+    return executor
 
 
-def _elsewhere(home: Path, work: Work, cell: Cell) -> Row:
-    """In a process of Ray's: on the one core that it got, from where the command was given."""
+def _on_worker(home: Path, work: Work, item: WorkItem) -> Row:
+    """Do a run in a Ray process: with one thread, in the working directory of the command."""
     torch.set_num_threads(1)
     try:
         os.chdir(home)
     except OSError:
         line = f"{home} is not on {platform.node()}: give paths that all machines see"
-        return cell.run.row() | {"error": line}
-    return work(cell)
+        return item.run.row() | {"error": line}
+    return work(item)

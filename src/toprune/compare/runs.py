@@ -1,5 +1,5 @@
-"""One cell of a comparison: a method at a budget with a seed. Whoever does it, this process or one
-on another machine, leaves the same bundle and says the same row."""
+"""One run of a comparison: a method at a budget with a seed. It writes the same bundle and returns
+the same row, whether this process does it or one on another machine."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from toprune.api import Data, prune
 from toprune.bundle.bundle import read_report
 from toprune.data.presets import PRESET_KEY
-from toprune.errors import UserError
+from toprune.errors import OutOfReach, UserError
 from toprune.methods import make_method
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Score
@@ -22,12 +22,12 @@ from toprune.training.learner import Training
 from toprune.training.stages import Method
 
 RUNS = "runs"
-KNOWN = "known"  # what the dense model says, until all is done
-OUT_OF_REACH = "is out of reach"  # how `prune` says that a budget cannot be met
-WEIGHT = "distill_weight"  # of the ranking distillation: the setting of methods that have it
+TEACHER_CACHE = "known"  # outputs of the dense model, shared by the runs until all are done
+OUT_OF_REACH = "out_of_reach"  # key of a row whose budget cannot be met: it is not tried again
+WEIGHT = "distill_weight"  # the setting for the weight of the ranking distillation
 
 Row = dict[str, Any]
-Key = tuple[str, str, int]  # the method's name, budget, seed
+Key = tuple[str, str, int]  # (name, budget, seed)
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Run:
     """One method at one budget with one seed."""
 
     method: str
-    score: Score | None  # None: the method's own
+    score: Score | None  # None: the default of the method
     budget: str
     seed: int
-    weight: float | None = None  # of the ranking distillation; None: the method's own
+    weight: float | None = None  # of the ranking distillation; None: the default of the method
 
     @property
     def name(self) -> str:
@@ -55,37 +55,38 @@ class Run:
         return f"{RUNS}/{self.name.replace(':', '-')}-{self.budget}-s{self.seed}"
 
     def row(self) -> Row:
-        told = asdict(self) | {"name": self.name}
-        return told if self.weight is not None else {k: v for k, v in told.items() if k != "weight"}
+        """The columns that identify the run in compare.json."""
+        row = asdict(self) | {"name": self.name}
+        return row if self.weight is not None else {k: v for k, v in row.items() if k != "weight"}
 
-    def chosen(self) -> str | Method:
+    def configured_method(self) -> str | Method:
         return self.method if self.weight is None else make_method(self.method, self.settings)
 
     @property
     def settings(self) -> dict[str, float]:
-        """That are not the method's own."""
+        """The settings that differ from the defaults of the method."""
         return {} if self.weight is None else {WEIGHT: self.weight}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What all runs of a comparison have in common. Methods, budgets and seeds are not of it: more
-    may join."""
+    """What all runs of a comparison share. Methods, budgets and seeds do not belong to it, because
+    more of them may join later."""
 
     model: str | Path
     data: Data
     task: str | Task = "classify"
-    training: Training = field(default_factory=Training)  # for all methods alike, but for its seed
+    training: Training = field(default_factory=Training)  # for all methods; runs set the seed
     protect_first: bool | None = None
 
     def settings(self) -> dict[str, Any]:
         settings = {
-            "model": _whereabouts(self.model),
+            "model": _identify(self.model),
             "task": self.task if isinstance(self.task, str) else self.task.NAME,
             "task_settings": {} if isinstance(self.task, str) else settings_of(self.task),
             "data": asdict(self.data.columns)
             | {
-                "source": _whereabouts(self.data.source),
+                "source": _identify(self.data.source),
                 "max_length": self.data.max_length,
                 "skip_bad_rows": self.data.skip_bad_rows,
             },
@@ -95,73 +96,78 @@ class Subject:
         return json.loads(json.dumps(settings))
 
 
-def _whereabouts(source: Any) -> str | None:
-    """A path from wherever one is; a hub's name; of rows in memory, a hash of what they say."""
+def _identify(source: Any) -> str | None:
+    """The absolute path of a file, the name of a hub dataset, or a hash of rows in memory."""
     if source is None:
         return None
     if isinstance(source, str | Path):
         return str(Path(source).resolve()) if Path(source).exists() else str(source)
-    said = json.dumps(source, sort_keys=True, default=lambda thing: type(thing).__name__)
-    return hashlib.sha256(said.encode()).hexdigest()
+    text = json.dumps(source, sort_keys=True, default=lambda value: type(value).__name__)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A run, with all that is needed to do it elsewhere."""
+class WorkItem:
+    """A run with everything that another process needs to do it."""
 
-    place: Path  # of the comparison
+    directory: Path  # of the comparison
     subject: Subject
     run: Run
 
 
-# -- which -----------------------------------------------------------------------------------------
+# -- which runs there are --------------------------------------------------------------------------
 
 
-def planned(methods: Sequence[str], budgets: Sequence[str], seeds: Sequence[int]) -> list[Run]:
-    """Every run once, budget by budget; what cannot be is refused before any work."""
+def plan_runs(methods: Sequence[str], budgets: Sequence[str], seeds: Sequence[int]) -> list[Run]:
+    """List every run once, budget by budget. Raises UserError for bad names before any work."""
     if not (methods and budgets and seeds):
-        raise UserError("a comparison needs one method, one budget and one seed at least")
-    chosen = dict.fromkeys(chosen_method(name) for name in methods)
+        raise UserError("a comparison needs at least one method, one budget and one seed")
+    parsed = dict.fromkeys(parse_method(name) for name in methods)
     for budget in budgets:
         Budget.parse(budget)
-    grid = product(dict.fromkeys(budgets), chosen, dict.fromkeys(seeds))
-    return [Run(*named[:2], budget, seed, named[2]) for budget, named, seed in grid]
+    grid = product(dict.fromkeys(budgets), parsed, dict.fromkeys(seeds))
+    return [
+        Run(method, score, budget, seed, weight) for budget, (method, score, weight), seed in grid
+    ]
 
 
-def chosen_method(name: str) -> tuple[str, Score | None, float | None]:
-    """A method's name, and what follows it: `top:received` ranks by that score, `top@0.01` has that
-    weight of the ranking distillation."""
-    rest, at, number = name.partition("@")
-    method, colon, asked = rest.partition(":")
+def parse_method(name: str) -> tuple[str, Score | None, float | None]:
+    """Split a name into method, score and weight: `top:received` ranks by attention received,
+    `top@0.01` sets the weight of the ranking distillation."""
+    scored, at, number = name.partition("@")
+    method, colon, score = scored.partition(":")
     scores: dict[str, Score] = {score: score for score in make_method(method).SCORES}
-    if colon and asked not in scores:
+    if colon and score not in scores:
         raise UserError(f"the method {method} ranks tokens by {' or '.join(scores)}: {name!r}")
-    return method, scores.get(asked), _weight(method, number) if at else None
+    return method, scores.get(score), _parse_weight(method, number) if at else None
 
 
-def _weight(method: str, number: str) -> float:
+def _parse_weight(method: str, number: str) -> float:
     if not has_weight(method):
-        raise UserError(f"the method {method} distils no ranking: leave out @{number}")
+        raise UserError(f"the method {method} distils no ranking; leave out @{number}")
     try:
         weight = float(number)
     except ValueError:
         weight = -1.0
     if not 0 <= weight < float("inf"):
-        raise UserError(f"{method}@{number}: a weight is a number from 0 on, as in {method}@0.01")
+        raise UserError(
+            f"{method}@{number}: the weight must be a number of at least 0, as in {method}@0.01"
+        )
     return weight
 
 
 def has_weight(method: str) -> bool:
-    made: Any = make_method(method)
-    return WEIGHT in {one.name for one in fields(made)}
+    """Whether the method has a ranking distillation, and so a weight for it."""
+    settings: Any = make_method(method)
+    return WEIGHT in {setting.name for setting in fields(settings)}
 
 
-# -- one -------------------------------------------------------------------------------------------
+# -- one run ---------------------------------------------------------------------------------------
 
 
-def do(cell: Cell) -> Row:
-    """Prune, or go on where a process was stopped; bad input is a row with an error."""
-    run, subject, out = cell.run, cell.subject, cell.place / cell.run.folder
+def execute(item: WorkItem) -> Row:
+    """Prune, or resume a stopped run. Bad input becomes a row with an error."""
+    run, subject, out = item.run, item.subject, item.directory / item.run.folder
     is_resumed = out.with_name(f"{out.name}.partial").exists()
     started = time.monotonic()
     try:
@@ -172,31 +178,37 @@ def do(cell: Cell) -> Row:
             task=subject.task,
             protect_first=subject.protect_first,
             out=out,
-            method=run.chosen(),
+            method=run.configured_method(),
             score=run.score,
             training=replace(subject.training, seed=run.seed),
-            known=cell.place / KNOWN / f"seed-{run.seed}",
+            known=item.directory / TEACHER_CACHE / f"seed-{run.seed}",
             resume=True,
         )
+    except OutOfReach as error:
+        return run.row() | {"error": str(error), OUT_OF_REACH: True}
     except UserError as error:
         return run.row() | {"error": str(error)}
-    # Of a resumed one nobody knows how long it took in all.
+    # The total time of a resumed run is not known.
     minutes = None if is_resumed else (time.monotonic() - started) / 60
     return _row(run, bundle.report) | {"minutes": minutes}
 
 
-def there(cell: Cell, old: Row) -> Row | None:
-    """The row of a run that need not be done again; `old` is what was said of it."""
-    run, folder = cell.run, cell.place / cell.run.folder
+def finished_row(item: WorkItem, old: Row) -> Row | None:
+    """The row of a run that need not be done again, or None.
+
+    Args:
+        old: the row of this run in compare.json; empty if there is none.
+    """
+    run, folder = item.run, item.directory / item.run.folder
     if not folder.exists():
-        return old if OUT_OF_REACH in old.get("error", "") else None
+        return old if OUT_OF_REACH in old else None
     report = read_report(folder)
-    told = report.get("provenance", {}).get("settings", {})
-    asked = {"method": run.method, "budget": run.budget, "score": run.score or told.get("score")}
-    is_same = asked == {key: told.get(key) for key in asked}
-    is_same = is_same and run.settings.items() <= told.get("method_settings", {}).items()
-    if not is_same or told["training"]["seed"] != run.seed:
-        raise UserError(f"{folder} is of another run; move it away")
+    stored = report.get("provenance", {}).get("settings", {})
+    wanted = {"method": run.method, "budget": run.budget, "score": run.score or stored.get("score")}
+    is_same = wanted == {key: stored.get(key) for key in wanted}
+    is_same = is_same and run.settings.items() <= stored.get("method_settings", {}).items()
+    if not is_same or stored["training"]["seed"] != run.seed:
+        raise UserError(f"{folder} holds the bundle of another run; move it away")
     return _row(run, report) | {k: old[k] for k in ("minutes", "latency") if k in old}
 
 
