@@ -93,8 +93,8 @@ def exported(bundle: Path, rng: np.random.Generator) -> dict[str, Any]:
         if now == bare:
             seen["none"] += 1
             return
-        sheet = "onnx/export.json"  # says when
-        assert now == files | {sheet: now[sheet]}, "a mixture"
+        manifest = "onnx/export.json"  # says when
+        assert now == files | {manifest: now[manifest]}, "a mixture"
         Runner(bundle, precision="int8")
         seen["whole"] += 1
 

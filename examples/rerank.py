@@ -34,8 +34,12 @@ torch.set_num_threads(1)  # one thread for everybody: nobody's pool waits on ano
 fast = toprune.Runner(pruned, threads=1)
 with TemporaryDirectory() as copy:  # dense, but written and run as the pruned file is
     export(copytree(dense, copy, dirs_exist_ok=True), task="rank")
-    slow = toprune.Runner(copy, threads=1, max_length=fast.sheet.max_length)
-same = {"max_length": fast.sheet.max_length, "activation_fn": torch.nn.Identity(), "device": "cpu"}
+    slow = toprune.Runner(copy, threads=1, max_length=fast.manifest.max_length)
+same = {
+    "max_length": fast.manifest.max_length,
+    "activation_fn": torch.nn.Identity(),
+    "device": "cpu",
+}
 before, stock, after = (CrossEncoder(model, **same) for model in (dense, pruned, pruned))
 toprune.attach(after.model, fast.plan)
 rerankers = {

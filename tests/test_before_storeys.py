@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from toprune import Bundle, Plan, Runner, Training, prune
 from toprune.export.export import export
 from toprune.report.build import environment
-from toprune.run.manifest import Sheet
+from toprune.run.manifest import Manifest
 
 HERE = Path(__file__).parent / "fixtures" / "before_storeys"
 BUNDLE = HERE / "bundle"
@@ -28,7 +28,7 @@ NOT_RESULTS = {"train_runtime", "train_samples_per_second", "train_steps_per_sec
 
 def is_same_machine() -> bool:
     """Whether numbers can be the same to the bit: other kernels round in another order."""
-    made, now = Sheet.load(BUNDLE).environment, environment()
+    made, now = Manifest.load(BUNDLE).environment, environment()
     return all(made[name] == now[name] for name in ("machine", "versions"))
 
 
@@ -49,7 +49,7 @@ def test_plan_and_manifest_are_written_as_they_were(tmp_path: Path):
     Plan.load(BUNDLE / "plan.json").save(tmp_path / "plan.json")
     assert (tmp_path / "plan.json").read_bytes() == (BUNDLE / "plan.json").read_bytes()
     manifest = (BUNDLE / "onnx" / "export.json").read_text()
-    assert Sheet.load(BUNDLE).to_json() == manifest
+    assert Manifest.load(BUNDLE).to_json() == manifest
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("int8", 0.05)])

@@ -46,7 +46,7 @@ from toprune.pruning.attach import attach, attached, detach
 from toprune.run.bulk import score_file
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
-from toprune.run.manifest import Sheet
+from toprune.run.manifest import Manifest
 from toprune.tasks.classify import Classify
 from toprune.training.learner import Training
 
@@ -501,8 +501,8 @@ def test_other_preparation_is_another_bundle(place: Path, tmp_path: Path) -> Non
     for part in ("plan.json", PLACE, "onnx/model.onnx", "onnx/export.json"):
         (bundle / part).parent.mkdir(parents=True, exist_ok=True)
         (bundle / part).write_bytes((place / "small" / part).read_bytes())
-    sheet = Sheet.load(bundle)
-    assert sheet.images
+    manifest = Manifest.load(bundle)
+    assert manifest.images
     assert Runner(bundle, threads=1)(squares(1, 0)[0]).shape == (1, 2)  # without weights
     with pytest.raises(UserError, match="every image has 17 tokens"):
         Runner(bundle, max_length=9)
@@ -513,9 +513,9 @@ def test_other_preparation_is_another_bundle(place: Path, tmp_path: Path) -> Non
     (bundle / PLACE).unlink()
     with pytest.raises(UserError, match=f"{PLACE} is missing"):
         Runner(bundle)
-    fields = json.loads(sheet.to_json()) | {"inputs": ["input_ids", "attention_mask"]}
+    fields = json.loads(manifest.to_json()) | {"inputs": ["input_ids", "attention_mask"]}
     with pytest.raises(UserError, match=r"tokenizer\.json is not listed"):
-        Sheet.from_json(json.dumps(fields))
+        Manifest.from_json(json.dumps(fields))
 
 
 def test_bulk_work(place: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from toprune.export.quantize import quantize
 from toprune.plan.plan import Plan, Score, Step
 from toprune.pruning.attach import attach, detach
 from toprune.run.engines import OnnxRuntime, OpenVino
-from toprune.run.manifest import Sheet
+from toprune.run.manifest import Manifest
 from toprune.run.runner import Runner
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -266,10 +266,10 @@ def test_export_writes_a_bundle_that_belongs_together(tmp_path: Path) -> None:
     report = export(folder, int8=True, say=said.append)
     assert report["checked"]["fp32"]["worst"] <= 1
     assert len(said) == 3
-    sheet = Sheet.load(folder)
+    manifest = Manifest.load(folder)
     for graph in ("onnx/model.onnx", "onnx/model_int8.onnx"):
-        sheet.verify(folder, graph)
-    assert (sheet.max_length, sheet.task, sheet.pad_token_id) == (32, "classify", 1)
+        manifest.verify(folder, graph)
+    assert (manifest.max_length, manifest.task, manifest.pad_token_id) == (32, "classify", 1)
     left = {p.name for p in folder.iterdir() if p.name.startswith(".")}
     assert left == set()
 
@@ -279,7 +279,7 @@ def test_export_replaces_the_whole_of_an_older_one(tmp_path: Path) -> None:
     export(folder, int8=True)
     export(folder)
     assert not (folder / "onnx" / "model_int8.onnx").exists()
-    Sheet.load(folder).verify(folder)
+    Manifest.load(folder).verify(folder)
 
 
 def test_dense_directory_gets_a_plan_without_steps(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_no_segments_where_the_tokenizer_tells_none(tmp_path: Path) -> None:
     )
     Bundle(model, tokenizer, plan, {"task": "classify", "max_length": 32}).save(tmp_path / "b")
     export(tmp_path / "b")
-    assert Sheet.load(tmp_path / "b").inputs == ("input_ids", "attention_mask")
+    assert Manifest.load(tmp_path / "b").inputs == ("input_ids", "attention_mask")
     pair = ("w1 w2 w3 w4", "w5 w6 w7")
     attach(model, plan)
     with torch.inference_mode():
@@ -339,6 +339,6 @@ def test_weights_beside_the_graph_when_they_are_too_large(
     export(folder, int8=True)
     names = {p.name for p in (folder / "onnx").iterdir()}
     assert {"model.onnx.data", "model_int8.onnx.data"} <= names
-    sheet = Sheet.load(folder)
-    sheet.verify(folder, "onnx/model_int8.onnx")
+    manifest = Manifest.load(folder)
+    manifest.verify(folder, "onnx/model_int8.onnx")
     OnnxRuntime(folder / "onnx" / "model.onnx", threads=1)

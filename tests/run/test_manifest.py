@@ -12,10 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from support.toy_bundle import LABELS, MAX_LENGTH, make_bundle, write_graph, write_sheet
+from support.toy_bundle import LABELS, MAX_LENGTH, make_bundle, write_graph, write_manifest
 from toprune.errors import UserError
 from toprune.run.external_data import external_files
-from toprune.run.manifest import GRAPHS, PLACE, Sheet
+from toprune.run.manifest import GRAPHS, PLACE, Manifest
 from toprune.tasks import Answer, Classify, Embed, Multilabel, Rank, Tags
 
 
@@ -26,28 +26,28 @@ def bundle(tmp_path: Path) -> Path:
 
 def refused(bundle: Path, says: str, graph: str = GRAPHS["fp32"]) -> None:
     with pytest.raises(UserError, match=says) as caught:
-        Sheet.load(bundle).verify(bundle, graph)
+        Manifest.load(bundle).verify(bundle, graph)
     assert "\n" not in str(caught.value)
 
 
 def change(bundle: Path, **fields: Any) -> None:
-    """Rewrite fields of the sheet; "absent" leaves one out."""
+    """Rewrite fields of the manifest; "absent" leaves one out."""
     path = bundle / PLACE
     data = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({k: v for k, v in data.items() if v != "absent"}))
 
 
 def test_round_trip(bundle: Path):
-    sheet = Sheet.load(bundle)
-    assert Sheet.from_json(sheet.to_json()) == sheet
-    assert sheet.task == "classify"
-    assert sheet.max_length == MAX_LENGTH
-    assert sheet.labels == LABELS
-    assert sheet.settings == {"stride": None}
-    assert sheet.checked == {"batches": 3}
-    assert next(iter(json.loads(sheet.to_json()))) == "schema"
+    manifest = Manifest.load(bundle)
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert manifest.task == "classify"
+    assert manifest.max_length == MAX_LENGTH
+    assert manifest.labels == LABELS
+    assert manifest.settings == {"stride": None}
+    assert manifest.checked == {"batches": 3}
+    assert next(iter(json.loads(manifest.to_json()))) == "schema"
     with pytest.raises(FrozenInstanceError):
-        sheet.task = "regress"  # pyright: ignore[reportAttributeAccessIssue]
+        manifest.task = "regress"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(
@@ -62,24 +62,24 @@ def test_round_trip(bundle: Path):
     ],
 )
 def test_the_task_with_its_settings_comes_back(tmp_path: Path, task: Any):
-    sheet = Sheet.load(make_bundle(tmp_path, task=task))
-    assert sheet.made() == task
-    assert Sheet.from_json(sheet.to_json()) == sheet
-    assert (sheet.labels is None) == (task.NAME in ("answer", "embed", "rank"))
+    manifest = Manifest.load(make_bundle(tmp_path, task=task))
+    assert manifest.build_task() == task
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert (manifest.labels is None) == (task.NAME in ("answer", "embed", "rank"))
 
 
 def test_one_name_is_enough_where_classes_stand_alone(tmp_path: Path):
     for name in ("tokens", "multilabel"):
         make_bundle(tmp_path / name, task=name, labels=["one"])
-        assert Sheet.load(tmp_path / name).labels == ("one",)
+        assert Manifest.load(tmp_path / name).labels == ("one",)
 
 
 def test_lists_what_matters(bundle: Path):
     (bundle / "onnx/.draft").write_text("")
     (bundle / "report.json").write_text("{}")
-    write_sheet(bundle)
+    write_manifest(bundle)
     names = {"plan.json", "config.json", "tokenizer.json", "model.safetensors", *GRAPHS.values()}
-    assert set(Sheet.load(bundle).files) == names
+    assert set(Manifest.load(bundle).files) == names
     assert sorted(path.name for path in (bundle / "onnx").iterdir()) == [
         ".draft",
         "export.json",
@@ -90,20 +90,20 @@ def test_lists_what_matters(bundle: Path):
 
 @pytest.mark.parametrize("graph", GRAPHS.values())
 def test_a_whole_bundle_verifies(bundle: Path, graph: str):
-    Sheet.load(bundle).verify(bundle, graph)
+    Manifest.load(bundle).verify(bundle, graph)
 
 
 def test_through_a_link_to_the_bundle(bundle: Path, tmp_path: Path):
     link = tmp_path / "link"
     link.symlink_to(bundle)
-    Sheet.load(link).verify(link)
+    Manifest.load(link).verify(link)
 
 
 def test_weights_may_be_left_out(bundle: Path):
     (bundle / "model.safetensors").unlink()
     (bundle / "config.json").unlink()
     (bundle / "onnx/model_int8.onnx").unlink()
-    Sheet.load(bundle).verify(bundle)
+    Manifest.load(bundle).verify(bundle)
     refused(bundle, "model_int8.onnx is missing; copy it again", GRAPHS["int8"])
 
 
@@ -136,7 +136,7 @@ def test_swapped(bundle: Path):
 
 def test_exported_without_int8(bundle: Path):
     (bundle / GRAPHS["int8"]).unlink()
-    write_sheet(bundle)
+    write_manifest(bundle)
     refused(
         bundle, "exported without onnx/model_int8.onnx; run 'toprune export --int8", GRAPHS["int8"]
     )
@@ -144,16 +144,16 @@ def test_exported_without_int8(bundle: Path):
 
 def test_no_bundle_and_no_export(bundle: Path, tmp_path: Path):
     with pytest.raises(UserError, match="no bundle"):
-        Sheet.load(tmp_path / "nowhere")
+        Manifest.load(tmp_path / "nowhere")
     (bundle / PLACE).unlink()
     with pytest.raises(UserError, match="run 'toprune export"):
-        Sheet.load(bundle)
+        Manifest.load(bundle)
 
 
-def test_a_bundle_without_a_tokenizer_gets_no_sheet(bundle: Path):
+def test_a_bundle_without_a_tokenizer_gets_no_manifest(bundle: Path):
     (bundle / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer.json is not listed"):
-        write_sheet(bundle)
+        write_manifest(bundle)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_bundle_without_a_tokenizer_gets_no_sheet(bundle: Path):
     ],
 )
 def test_paths_that_leave_the_bundle(bundle: Path, name: str):
-    files = Sheet.load(bundle).files
+    files = Manifest.load(bundle).files
     change(bundle, files=files | {name: "0" * 64})
     refused(bundle, "is not a path in the bundle")
 
@@ -194,7 +194,7 @@ def test_a_linked_directory_that_leaves_the_bundle(bundle: Path, tmp_path: Path)
 def test_links_inside_the_bundle(bundle: Path):
     (bundle / "tokenizer.json").rename(bundle / "own.json")
     (bundle / "tokenizer.json").symlink_to("own.json")
-    Sheet.load(bundle).verify(bundle)
+    Manifest.load(bundle).verify(bundle)
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "nothing"])
@@ -248,18 +248,18 @@ def test_what_is_no_file(bundle: Path, kind: str):
         ({"files": {"plan.json": "0" * 63}}, "sha256 of plan.json"),
     ],
 )
-def test_bad_sheets(bundle: Path, fields: dict[str, Any], says: str):
+def test_bad_manifests(bundle: Path, fields: dict[str, Any], says: str):
     change(bundle, **fields)
     refused(bundle, says)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 100_000, b"\xff\xfe"])
-def test_not_a_sheet(bundle: Path, text: str | bytes):
+def test_not_a_manifest(bundle: Path, text: str | bytes):
     (bundle / PLACE).write_bytes(text if isinstance(text, bytes) else text.encode())
     refused(bundle, "export")
 
 
-def test_a_sheet_that_is_too_large(bundle: Path):
+def test_a_manifest_that_is_too_large(bundle: Path):
     with (bundle / PLACE).open("wb") as file:
         file.truncate(1 << 30)
     refused(bundle, "larger than")
@@ -282,13 +282,13 @@ def write_external(bundle: Path, location: str) -> None:
     model = write_graph(path)
     model.graph.initializer.append(external(location, "more"))
     path.write_bytes(model.SerializeToString())
-    write_sheet(bundle)
+    write_manifest(bundle)
 
 
 def test_external_data_of_the_bundle(bundle: Path):
     (bundle / "onnx/model.onnx.data").write_bytes(bytes(16))
     write_external(bundle, "model.onnx.data")
-    Sheet.load(bundle).verify(bundle)
+    Manifest.load(bundle).verify(bundle)
     (bundle / "onnx/model.onnx.data").write_bytes(bytes(15) + b"1")
     refused(bundle, "model.onnx.data is not the file that was exported")
     (bundle / "onnx/model.onnx.data").unlink()
@@ -351,11 +351,11 @@ def test_what_is_not_onnx_is_refused_without_reading_on(bundle: Path):
     whole = (bundle / GRAPHS["fp32"]).read_bytes()
     for content in (whole[:-1], whole[: len(whole) // 2], b"", b"hello", bytes(99), b"\xff" * 99):
         (bundle / GRAPHS["fp32"]).write_bytes(content)
-        write_sheet(bundle)
+        write_manifest(bundle)
         refused(bundle, "is not a whole ONNX file")
 
 
 def test_a_copy_is_as_good(bundle: Path, tmp_path: Path):
     copy = tmp_path / "copy"
     shutil.copytree(bundle, copy)
-    Sheet.load(copy).verify(copy)
+    Manifest.load(copy).verify(copy)

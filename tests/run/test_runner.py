@@ -26,7 +26,7 @@ from support.toy_bundle import (
     mixed_texts,
     said,
     write_graph,
-    write_sheet,
+    write_manifest,
 )
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
@@ -69,11 +69,11 @@ def test_order_over_windows(run: Runner, monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(list(run.stream(texts)), wanted)
 
 
-def test_outputs_that_only_the_sheet_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_outputs_that_only_the_manifest_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines, "_outputs", lambda *_: None)
     assert Runner(make_bundle(tmp_path))([]).shape == (0, 3)
-    write_sheet(tmp_path, labels=None)
-    refused(tmp_path, "has None outputs, the sheet None")
+    write_manifest(tmp_path, labels=None)
+    refused(tmp_path, "has None outputs, the manifest None")
 
 
 def test_any_iterable(run: Runner):
@@ -393,7 +393,7 @@ def test_a_graph_of_another_plan_that_is_signed(tmp_path: Path):
     make_bundle(tmp_path)
     other = replace(PLAN, steps=())
     other.save(tmp_path / "plan.json")
-    write_sheet(tmp_path)
+    write_manifest(tmp_path)
     refused(tmp_path, r"model.onnx was exported with another plan than plan.json")
 
 
@@ -415,7 +415,7 @@ def test_a_broken_graph_that_is_signed(tmp_path: Path):
     make_bundle(tmp_path)
     path = tmp_path / "onnx/model.onnx"
     path.write_bytes(path.read_bytes().replace(b"ReduceSum", b"ReduceSam"))
-    write_sheet(tmp_path)
+    write_manifest(tmp_path)
     refused(tmp_path, r"ONNX Runtime cannot read .*model.onnx.*export anew")
 
 
@@ -426,21 +426,21 @@ def test_a_graph_with_other_inputs(tmp_path: Path):
 @pytest.mark.parametrize(("task", "other"), [("answer", "classify"), ("classify", "embed")])
 def test_a_graph_with_other_outputs(tmp_path: Path, task: str, other: str):
     make_bundle(tmp_path, task=other)
-    write_sheet(tmp_path, task=task)
+    write_manifest(tmp_path, task=task)
     names, wanted = (", ".join(make_task(name).OUTPUTS) for name in (other, task))
     refused(tmp_path, f"has the outputs {names}, the task {wanted}; export anew")
 
 
 def test_a_graph_that_answers_by_token_for_a_task_that_does_not(tmp_path: Path):
     make_bundle(tmp_path, task="tokens")
-    write_sheet(tmp_path, task="classify")
+    write_manifest(tmp_path, task="classify")
     with pytest.raises(UserError, match=r"an answer of shape \(1, 3, 3\)"):
         Runner(tmp_path)(["w1"])
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 4])
 def test_a_graph_with_another_number_of_classes(tmp_path: Path, outputs: int):
-    refused(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the sheet 3")
+    refused(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the manifest 3")
 
 
 @pytest.mark.parametrize("fill", [float("nan"), float("inf")])

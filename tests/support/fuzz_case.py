@@ -18,7 +18,7 @@ import toprune
 from support.fuzzing import GRAPH, KINDS, spoil
 from support.models import make_model, make_tokenizer
 from support.report_case import make_report
-from support.toy_bundle import write_graph, write_sheet
+from support.toy_bundle import write_graph, write_manifest
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import explain
@@ -53,7 +53,7 @@ def make_victim(folder: Path) -> Path:
     (folder / "report.json").write_text(json.dumps(make_report("classify") | {"max_length": 24}))
     PLAN.save(folder / "plan.json")
     write_graph(folder / GRAPH, plan=PLAN.to_json())
-    write_sheet(folder)
+    write_manifest(folder)
     (folder.parent / "trap").mkdir(exist_ok=True)
     (folder.parent / "trap" / "file").write_text("{}")
     return folder

@@ -21,7 +21,7 @@ import onnx
 
 from support.toy_bundle import write_graph
 
-SHEET, GRAPH = "onnx/export.json", "onnx/model.onnx"
+MANIFEST, GRAPH = "onnx/export.json", "onnx/model.onnx"
 Rng = np.random.Generator
 
 # What a field is replaced by. Strings with a dot and a slash: paths out of the bundle.
@@ -252,7 +252,7 @@ class _Payload:
 
 # kind -> (how it is spoiled, is it read by the torch side, by the Runner)
 KINDS: dict[str, tuple[Callable[[Path, Rng], None], bool, bool]] = {
-    "export.json": (_json_of(SHEET), False, True),
+    "export.json": (_json_of(MANIFEST), False, True),
     "plan.json": (_json_of("plan.json"), True, True),
     "plan.json and graph": (_plan_with_graph, False, True),
     "tokenizer.json": (_json_of("tokenizer.json"), True, True),
@@ -278,11 +278,11 @@ def spoil(bundle: Path, kind: str, rng: Rng) -> None:
 
 def sign(bundle: Path) -> None:
     """The right hashes of the wrong files."""
-    path = bundle / SHEET
+    path = bundle / MANIFEST
     if not path.is_file() or path.is_symlink():
         return
-    sheet = json.loads(path.read_text())
-    for name in sheet["files"]:
+    manifest = json.loads(path.read_text())
+    for name in manifest["files"]:
         if (bundle / name).is_file():
-            sheet["files"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-    path.write_text(json.dumps(sheet))
+            manifest["files"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
+    path.write_text(json.dumps(manifest))

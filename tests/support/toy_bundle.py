@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.models import SEGMENTED, SPECIAL, WORDS, make_tokenizer
 from toprune.plan.plan import Plan, Step
-from toprune.run.manifest import LABELLED, Sheet
+from toprune.run.manifest import Manifest
 from toprune.tasks import Task, make_task, settings_of
 
 PLAN = Plan("bert", 4, 8, "received", (Step(0, Fraction(1, 2)),), provenance={"seed": 3})
@@ -139,11 +139,11 @@ def make_bundle(
     make_tokenizer(family).backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"weights")
-    write_sheet(folder, family=family, task=task, labels=labels)
+    write_manifest(folder, family=family, task=task, labels=labels)
     return folder
 
 
-def write_sheet(
+def write_manifest(
     folder: Path,
     *,
     family: str = "bert",
@@ -153,7 +153,7 @@ def write_sheet(
     """Sign the bundle as it is now: what a clumsy or a bad exporter could do, too."""
     task = make_task(task) if isinstance(task, str) else task
     segments = ("token_type_ids",) if family in SEGMENTED else ()
-    sheet = Sheet.of(
+    manifest = Manifest.of(
         folder,
         folder / "onnx",
         task=task.NAME,
@@ -161,11 +161,11 @@ def write_sheet(
         max_length=MAX_LENGTH,
         inputs=("input_ids", "attention_mask", *segments),
         pad_token_id=1,
-        labels=None if task.NAME not in LABELLED or labels is None else tuple(labels),
+        labels=tuple(labels) if labels is not None and task.HAS_LABEL_NAMES else None,
         checked={"batches": 3},
         environment={"machine": "a desk"},
     )
-    (folder / "onnx" / "export.json").write_text(sheet.to_json())
+    (folder / "onnx" / "export.json").write_text(manifest.to_json())
 
 
 def expected(

@@ -225,13 +225,13 @@ def bench(
     """
     hush(debug)
     from toprune.compare.bench import bench as race
-    from toprune.run.manifest import Sheet
+    from toprune.run.manifest import Manifest
 
     texts = None
     if data is not None:
-        sheet = Sheet.load(bundle)
-        columns = replace(given.columns(text, pair, None), images=sheet.images)
-        texts = given.texts_of(bundle, sheet.task, data, columns, split, skip_bad_rows)
+        manifest = Manifest.load(bundle)
+        columns = replace(given.columns(text, pair, None), images=manifest.images)
+        texts = given.texts_of(bundle, manifest.task, data, columns, split, skip_bad_rows)
     report = race(
         bundle,
         texts=texts,

@@ -22,7 +22,7 @@ from toprune.plan.cost import Reduction, measured_reduction, reduction
 from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
-from toprune.run.manifest import GRAPHS, Sheet
+from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.reader import Given, Reader, open_reader
 from toprune.tasks.tokenize import Row, Texts
 
@@ -90,33 +90,33 @@ def bench(
     if min(threads, rounds, batch) < 1:
         raise UserError("threads, rounds and batch must be 1 or more")
     folder = Path(bundle_dir)
-    sheet, there = _exported(folder, int8=int8)
+    manifest, there = _exported(folder, int8=int8)
     bundle = _load(folder)
-    reader = open_reader(folder, sheet)
-    if lengths and sheet.images:
+    reader = open_reader(folder, manifest)
+    if lengths and manifest.images:
         raise UserError("images are of one length; leave --lengths out")
-    if lengths and not all(1 <= n <= sheet.max_length for n in lengths):
+    if lengths and not all(1 <= n <= manifest.max_length for n in lengths):
         asked = ", ".join(map(str, lengths))
-        raise UserError(f"lengths must be 1 to {sheet.max_length}, the bundle's, not {asked}")
+        raise UserError(f"lengths must be 1 to {manifest.max_length}, the bundle's, not {asked}")
     assert bundle.plan is not None
     make = partial(Work.of, reader=reader, plan=bundle.plan)
     if texts is None:
         draw = _draw(bundle, reader, seed=seed)
-        fitting = [sheet.max_length] if sheet.images else _fitting(sheet.max_length)
+        fitting = [manifest.max_length] if manifest.images else _fitting(manifest.max_length)
         works = _random(make, draw, lengths or fitting, batch)
     elif lengths is None:
         works = _own(make, reader, texts, batch)
     else:
         raise UserError("give texts or lengths to time, not both")
-    flops = [_reduction(bundle, work, sheet.max_length) for work in works]
+    flops = [_reduction(bundle, work, manifest.max_length) for work in works]
     with TemporaryDirectory(prefix="toprune-bench-") as temporary:
         say("writing the dense partner")
         paths = _write(bundle, Path(temporary), there, int8=int8)
         del bundle  # the torch model: room for four sessions
         turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
-        times = _time(paths, works, threads, sheet.max_length, turns, say)
+        times = _time(paths, works, threads, manifest.max_length, turns, say)
     rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
-    report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": sheet.max_length}
+    report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": manifest.max_length}
     report |= {"seed": seed, "environment": environment()}
     return {"verdict": verdict(report)} | report
 
@@ -162,15 +162,15 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _exported(folder: Path, *, int8: bool) -> tuple[Sheet, dict[str, Path]]:
-    """The sheet, and those of the bundle's graphs that are to be timed."""
-    sheet = Sheet.load(folder)
+def _exported(folder: Path, *, int8: bool) -> tuple[Manifest, dict[str, Path]]:
+    """The manifest, and those of the bundle's graphs that are to be timed."""
+    manifest = Manifest.load(folder)
     graphs = [("pruned fp32", GRAPHS["fp32"])]
-    if int8 and GRAPHS["int8"] in sheet.files:
+    if int8 and GRAPHS["int8"] in manifest.files:
         graphs.append(("pruned int8", GRAPHS["int8"]))
     for _, graph in graphs:
-        sheet.verify(folder, graph)
-    return sheet, {name: folder / graph for name, graph in graphs}
+        manifest.verify(folder, graph)
+    return manifest, {name: folder / graph for name, graph in graphs}
 
 
 def _load(folder: Path) -> "Bundle":

@@ -25,7 +25,7 @@ from toprune.report.environment import environment
 from toprune.report.html.files import write_report
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
-from toprune.run.manifest import GRAPHS, Sheet
+from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.runner import Runner
 from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
@@ -68,7 +68,7 @@ def export(
             checked["int8"] = {"difference": _distance(own, plan, engine, small, limit, names)}
         if own.plan is None:
             plan.save(folder / "plan.json")
-        sheet = Sheet.of(
+        manifest = Manifest.of(
             folder,
             stage,
             task=kind.NAME,
@@ -80,7 +80,7 @@ def export(
             checked=checked,
             environment=environment(),
         )
-        (stage / "export.json").write_text(sheet.to_json(), encoding="utf-8", newline="\n")
+        (stage / "export.json").write_text(manifest.to_json(), encoding="utf-8", newline="\n")
     sizes = {p.name: p.stat().st_size for p in sorted((folder / "onnx").glob("*.onnx*"))}
     return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes}
 
@@ -96,7 +96,7 @@ def measured(
     """What each of the bundle's files is worth on labelled data; kept in its report.json, too.
     Rounding to int8 can change which tokens stay, so parity of logits would not tell."""
     folder = Path(bundle)
-    listed = Sheet.load(folder).files
+    listed = Manifest.load(folder).files
     found = {
         precision: evaluate(
             Runner(folder, precision=precision),

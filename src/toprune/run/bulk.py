@@ -19,7 +19,7 @@ from toprune.io.progress import Advance
 from toprune.run.runner import some
 
 if TYPE_CHECKING:
-    from toprune.run.manifest import Sheet
+    from toprune.run.manifest import Manifest
     from toprune.run.runner import Runner
 
 PEEK = 1000  # rows whose fields are looked at before the first is scored: JSON lines may differ
@@ -54,11 +54,16 @@ class Rows:
 
     @classmethod
     def of(
-        cls, source: Path, sheet: "Sheet", text: str | None, pair: str | None, skip_bad_rows: bool
+        cls,
+        source: Path,
+        manifest: "Manifest",
+        text: str | None,
+        pair: str | None,
+        skip_bad_rows: bool,
     ) -> "Rows":
         """Looks at the first rows: bad columns are told before any work is done."""
-        task = sheet.made()
-        columns = Columns(text, pair, images=sheet.images)
+        task = manifest.build_task()
+        columns = Columns(text, pair, images=manifest.images)
         seen = list(islice(stream(source, header=not columns.are_numbers), PEEK))
         present = tuple(dict.fromkeys(name for row in seen for name in row))
         if seen:
@@ -126,7 +131,7 @@ def score_file(
     """
     source, out = Path(source), Path(out)
     check_out(source, out)
-    rows = Rows.of(source, runner.sheet, text, pair, skip_bad_rows)
+    rows = Rows.of(source, runner.manifest, text, pair, skip_bad_rows)
     answered = (
         (answered_lines(runner, window, rows.present), window.empty) for window in rows.windows()
     )

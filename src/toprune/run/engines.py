@@ -2,7 +2,7 @@
 
 Each has `inputs` and `names` (of the outputs), `outputs` (numbers per text or token, None where the
 graph does not say) and `plan` (the text in the file's metadata). Any number of threads may call
-`run` at a time. The files are verified before (`Sheet.verify`), which also is what keeps a graph
+`run` at a time. The files are verified before (`Manifest.verify`), which also is what keeps a graph
 from naming files outside.
 """
 

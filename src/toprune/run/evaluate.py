@@ -28,12 +28,12 @@ def evaluate(
 ) -> dict[str, Any]:
     """The same report as of the torch model; both read data and compute metrics with one code."""
     task = runner.task
-    names = None if runner.sheet.labels is None else list(runner.sheet.labels)
+    names = None if runner.manifest.labels is None else list(runner.manifest.labels)
     chosen = load_labelled(
         source,
         reads=task.READS,
         preset=preset,
-        columns=replace(columns or Columns(), images=runner.sheet.images),
+        columns=replace(columns or Columns(), images=runner.manifest.images),
         split=split,
         label_names=names,
         skip_bad_rows=skip_bad_rows,

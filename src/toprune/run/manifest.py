@@ -1,4 +1,4 @@
-"""onnx/export.json, the sheet: which files of a bundle belong together, and how they are run.
+"""The manifest, onnx/export.json: which files of a bundle belong together, and how they run.
 
 It is written last by the exporter and read first by the runtime. A graph of one export beside the
 tokenizer or the plan of another gives wrong answers, not errors; so every file is known by its hash
@@ -26,7 +26,6 @@ ANEW = "export the bundle anew"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-LABELLED = ("classify", "multilabel", "tokens")
 MAX_LENGTH = 1 << 20  # of a text, in tokens: a number above it is a mistake or an attack
 MAX_ID = 1 << 31  # of a token
 # Below the bundle, with / and nothing hidden: no "..", no "C:", no second spelling of one file.
@@ -40,7 +39,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Manifest:
     """What the runtime must know beside the graph. `files`: sha256 by path below the bundle."""
 
     task: str
@@ -57,7 +56,7 @@ class Sheet:
     def __post_init__(self) -> None:
         _check_schema(self.schema)
         try:
-            self.made()
+            task = self.build_task()
         except UserError as problem:
             raise UserError(f"{PLACE}: {problem}; export the bundle anew") from problem
         _require(
@@ -75,9 +74,9 @@ class Sheet:
             f"not {list(self.inputs)}",
         )
         _require(
-            self.labels is None
-            or (self.task in LABELLED and len(self.labels) > (self.task == "classify")),
-            "labels must be names of classes (for classify, two or more) or of tags",
+            self.labels is None or (task.HAS_LABEL_NAMES and len(self.labels) >= task.MIN_CLASSES),
+            f"labels must be names of classes or tags, {task.MIN_CLASSES} or more of them, and the "
+            f"task {self.task} must give such labels",
         )
         for name, digest in self.files.items():
             _require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")
@@ -99,8 +98,8 @@ class Sheet:
         labels: tuple[str, ...] | None,
         checked: dict[str, Any],
         environment: dict[str, Any],
-    ) -> "Sheet":
-        """The sheet of a bundle's files, and of `graphs`, the directory that is to be its onnx/."""
+    ) -> "Manifest":
+        """The manifest of a bundle's files; `graphs` is the directory that becomes its onnx/."""
         bundle, graphs = Path(bundle), Path(graphs)
         names = ("plan.json", "config.json", "tokenizer.json", images.PLACE)
         own = [bundle / name for name in names]
@@ -130,7 +129,7 @@ class Sheet:
         """To run, beside the graph; weights may be left out of a serving image."""
         return "plan.json", images.PLACE if self.images else "tokenizer.json"
 
-    def made(self) -> Task:
+    def build_task(self) -> Task:
         """The task itself."""
         return make_task(self.task, self.settings)
 
@@ -138,7 +137,7 @@ class Sheet:
         return json.dumps({"schema": self.schema} | vars(self), indent=1, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Sheet":
+    def from_json(cls, text: str) -> "Manifest":
         data = parse_json(text, PLACE, ANEW)
         _require(type(data) is dict, "must be a JSON object")
         _check_schema(data.get("schema"))  # first: another schema may have any other fields
@@ -150,18 +149,18 @@ class Sheet:
         return cls(**data)
 
     @classmethod
-    def load(cls, bundle: str | os.PathLike[str]) -> "Sheet":
+    def load(cls, bundle: str | os.PathLike[str]) -> "Manifest":
         bundle = Path(bundle)
         if not bundle.is_dir():
             raise UserError(f"there is no bundle {bundle}; give the directory that prune wrote")
         path = bundle / PLACE
         if not path.is_file():
             raise UserError(f"{bundle} has no {PLACE}; run 'toprune export {bundle}' first")
-        sheet = cls.from_json(read_text(inside(bundle, PLACE), ANEW))
-        for name in sheet.files:
+        manifest = cls.from_json(read_text(inside(bundle, PLACE), ANEW))
+        for name in manifest.files:
             if os.path.lexists(bundle / name):
                 inside(bundle, name)
-        return sheet
+        return manifest
 
     def verify(self, bundle: str | os.PathLike[str], graph: str = GRAPHS["fp32"]) -> None:
         """Refuse a bundle in which a listed file is not what it was, or one to run is missing.

@@ -24,7 +24,7 @@ from toprune.errors import UserError
 from toprune.io.progress import Advance
 from toprune.io.ray import Cluster, cluster, cores, load_ray
 from toprune.run.bulk import Rows, Window, answered_lines, check_out, write_lines
-from toprune.run.manifest import Precision, Sheet
+from toprune.run.manifest import Manifest, Precision
 from toprune.run.runner import Runner
 
 RETRIES = 3  # of one window, before its rows are to blame for the death of workers
@@ -55,7 +55,7 @@ def score_file(
     load_ray("ray.data", debug=where.debug)
     bundle, source, out = Path(bundle).resolve(), Path(source).resolve(), Path(out)
     check_out(source, out)
-    rows = Rows.of(source, Sheet.load(bundle), text, pair, skip_bad_rows)
+    rows = Rows.of(source, Manifest.load(bundle), text, pair, skip_bad_rows)
     if where.address is None and not load_ray(debug=where.debug).is_initialized():
         share([cores()], where.workers, threads)  # before Ray is started in vain
     with cluster(where.address, debug=where.debug) as ray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from toprune.data.images import PLACE, Images
 from toprune.errors import UserError
-from toprune.run.manifest import Sheet
+from toprune.run.manifest import Manifest
 from toprune.tasks.tokenize import Text, Texts
 
 Given = (
@@ -25,19 +25,19 @@ class Reader(Protocol):
     def batch(self, rows: Sequence[Any], /) -> dict[str, np.ndarray]: ...
 
 
-def open_reader(bundle: Path, sheet: Sheet, max_length: int | None = None) -> Texts | Images:
+def open_reader(bundle: Path, manifest: Manifest, max_length: int | None = None) -> Texts | Images:
     """max_length: of a text, where it is to be shorter than the bundle's."""
-    if sheet.images:
-        if max_length not in (None, sheet.max_length):
+    if manifest.images:
+        if max_length not in (None, manifest.max_length):
             raise UserError(
-                f"every image has {sheet.max_length} tokens, one for a patch; leave the maximum "
+                f"every image has {manifest.max_length} tokens, one for a patch; leave the maximum "
                 "length out"
             )
-        return Images.load(bundle / PLACE, sheet.max_length)
+        return Images.load(bundle / PLACE, manifest.max_length)
     return Texts.load(
         bundle / "tokenizer.json",
-        sheet.made(),
-        max_length=max_length or sheet.max_length,
-        inputs=sheet.inputs,
-        pad_token_id=sheet.pad_token_id,
+        manifest.build_task(),
+        max_length=max_length or manifest.max_length,
+        inputs=manifest.inputs,
+        pad_token_id=manifest.pad_token_id,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
-from toprune.run.manifest import GRAPHS, Precision, Sheet
+from toprune.run.manifest import GRAPHS, Manifest, Precision
 from toprune.run.reader import Given, Reader, open_reader
 from toprune.tasks.base import by_text
 from toprune.tasks.embed import unit
@@ -49,19 +49,19 @@ class Runner:
             raise UserError(f"precision {precision!r} is not known; use {' or '.join(GRAPHS)}")
         if batch_tokens < 1 or (threads is not None and threads < 1):
             raise UserError("threads and batch_tokens must be 1 or more")
-        self.sheet = Sheet.load(bundle)
-        limit = self.sheet.max_length
+        self.manifest = Manifest.load(bundle)
+        limit = self.manifest.max_length
         if max_length is not None and not 1 <= max_length <= limit:
             raise UserError(
                 f"a maximum length of {max_length} is not in 1 to {limit}, what the file was "
                 "exported and checked for; use less, or export anew"
             )
         graph = GRAPHS[precision]
-        self.sheet.verify(bundle, graph)
+        self.manifest.verify(bundle, graph)
         self.plan = Plan.load(bundle / "plan.json")
         self.batch_tokens, self.max_length = batch_tokens, max_length or limit
-        self.task = self.sheet.made()
-        self._reader: Reader = open_reader(bundle, self.sheet, self.max_length)
+        self.task = self.manifest.build_task()
+        self._reader: Reader = open_reader(bundle, self.manifest, self.max_length)
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
 
@@ -82,7 +82,7 @@ class Runner:
         """The same one by one, in order; reads only so far ahead that memory does not grow with
         the number of texts. first: texts that came before these, for errors that name one."""
         for given, rows, outputs in self._stretches(_iterate(texts), first):
-            yield from self.task.answers(outputs, rows, given, self.sheet.labels)
+            yield from self.task.answers(outputs, rows, given, self.manifest.labels)
 
     def stream(self, texts: Iterable[Given]) -> Iterator[np.ndarray]:
         """The logits (C,) of each text, or its vector, one by one, as `predictions`."""
@@ -147,17 +147,17 @@ class Runner:
             raise UserError(f"the graph gives an answer of shape {answer.shape}; export anew")
 
     def _check_engine(self, path: Path) -> int:
-        """The graph must be of this plan and of this sheet; gives the number of its outputs."""
-        engine, labels = self._engine, self.sheet.labels
+        """The graph must be of this plan and of this manifest; gives the number of its outputs."""
+        engine, labels = self._engine, self.manifest.labels
         if engine.plan is None or Plan.from_json(engine.plan) != self.plan:
             raise UserError(
                 f"{path} was exported with another plan than plan.json; "
                 "copy the bundle again or export anew"
             )
-        if sorted(engine.inputs) != sorted(self.sheet.inputs):
+        if sorted(engine.inputs) != sorted(self.manifest.inputs):
             raise UserError(
-                f"{path} has the inputs {', '.join(engine.inputs)}, the sheet says "
-                f"{', '.join(self.sheet.inputs)}; export anew"
+                f"{path} has the inputs {', '.join(engine.inputs)}, the manifest says "
+                f"{', '.join(self.manifest.inputs)}; export anew"
             )
         if engine.names != self.task.OUTPUTS:
             raise UserError(
@@ -167,7 +167,9 @@ class Runner:
         told = len(labels) if labels else 1 if self.task.NAME in ("regress", "rank") else None
         outputs = engine.outputs or told
         if outputs is None or told not in (None, outputs):
-            raise UserError(f"{path} has {engine.outputs} outputs, the sheet {told}; export anew")
+            raise UserError(
+                f"{path} has {engine.outputs} outputs, the manifest {told}; export anew"
+            )
         return outputs
 
 
