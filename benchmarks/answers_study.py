@@ -31,10 +31,10 @@ from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import order, ranks
 from toprune.report.environment import environment
 from toprune.tasks import Task, make_task
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate, encode
-from toprune.training.learner import Training
+from toprune.training.batches import Collate, in_batches
+from toprune.training.features import encode
 from toprune.training.probe import fit_probes
+from toprune.training.settings import Training
 
 OUT = Path(__file__).parent / "results" / "answers_study.json"
 BUDGET = "1.7x"

@@ -15,7 +15,7 @@ import sets
 from toprune.api import Data, finetune
 from toprune.cli.demo import model_directory
 from toprune.data.splits import split_validation
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 CACHE = Path(os.environ.get("TOPRUNE_BENCH_CACHE", Path.home() / ".cache" / "toprune-bench"))
 EPOCHS = {"mrpc": 4, "rte": 5, "cola": 4, "stsb": 4, "imdb": 2}

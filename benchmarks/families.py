@@ -29,7 +29,7 @@ from transformers import (
 from latency import RESULTS, SCHEDULES, SEED, Row, row_of, run_all, tell
 from toprune.compare.bench import Feeds
 from toprune.compare.timing import interleave, pinned
-from toprune.export.graph import dense_plan, input_names, write_onnx
+from toprune.export.graph import input_names, write_onnx
 from toprune.export.quantize import quantize
 from toprune.models.families import family_of, max_positions
 from toprune.plan.budget import Lengths
@@ -37,6 +37,7 @@ from toprune.plan.cost import Sizes, reduction
 from toprune.plan.plan import Plan, Step
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.training.job import dense_plan
 
 TOKENS = 512
 FILE = "families.json"

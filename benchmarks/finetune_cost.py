@@ -22,10 +22,10 @@ from toprune.models.load import load_model, load_tokenizer
 from toprune.pruning.attach import attach
 from toprune.report.environment import environment
 from toprune.tasks import Classify
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate, encode
+from toprune.training.batches import Collate, in_batches
+from toprune.training.features import encode
+from toprune.training.job import dense_plan
 from toprune.training.learner import Learner
-from toprune.training.stages import no_steps
 from train_cost import BATCHES, interleave
 
 OUT = Path(__file__).parent / "results" / "finetune_cost.json"
@@ -66,7 +66,7 @@ def prepare(length: int) -> dict[str, Any]:
     for name, (ours, dropout, half) in WAYS.items():
         model = copy.deepcopy(dense)
         if ours:
-            attach(model, no_steps(model, task))
+            attach(model, dense_plan(model))
         kind = Half if half else Learner
         kinds[name] = kind(model, task, label_weight=1.0, dropout=dropout), batches
     return kinds

@@ -20,7 +20,7 @@ from toprune.report.environment import environment
 from toprune.run.runner import Runner
 from toprune.tasks import make_task, texts_of
 from toprune.tasks.intervals import paired, with_intervals
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 RESULT = Path(__file__).parent / "results" / "int8.json"
 TASK, BUDGET, SEED = "mrpc", "67%", 0

@@ -16,7 +16,7 @@ import sets
 from dense import CACHE
 from toprune.api import Data
 from toprune.compare.comparison import compare
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 RESULTS = Path(__file__).parent / "results" / "compare"
 METHODS = (

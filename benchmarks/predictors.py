@@ -24,7 +24,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 from families import drawn
 from latency import RESULTS, SEED, Row, row_of, run_all, tell
 from toprune.compare.timing import interleave, pinned
-from toprune.export.graph import dense_plan, write_onnx
+from toprune.export.graph import write_onnx
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Lengths
 from toprune.plan.cost import reduction
@@ -32,6 +32,7 @@ from toprune.plan.plan import Plan, Step
 from toprune.pruning.predictor import add_predictors
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.training.job import dense_plan
 
 TOKENS = 256
 FILE = "predictors.json"

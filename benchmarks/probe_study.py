@@ -30,9 +30,9 @@ from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.tokens import Tokens
 from toprune.report.environment import environment
 from toprune.tasks import make_task
-from toprune.training.batches import in_batches
-from toprune.training.evaluation import answers_of
-from toprune.training.features import Collate, encode, lengths, rows_of
+from toprune.training.batches import Collate, in_batches
+from toprune.training.evaluation import collect_outputs
+from toprune.training.features import encode, lengths, rows_of
 from toprune.training.probe import fit_probes
 
 OUT = Path(__file__).parent / "results" / "probe_study.json"
@@ -95,7 +95,7 @@ def study(task: str) -> list[dict[str, Any]]:
         for _, batch in in_batches([features[i] for i in sample], collate)
     ]
     probes = {n: fit_probes(model, kind, batches[: n // 32]) for n in (64, 512)}
-    dense = answers_of(model, kind, tests, collate, "dense")
+    dense = collect_outputs(model, kind, tests, collate, "dense")
     rows: list[dict[str, Any]] = []
 
     def accuracy(said: list[np.ndarray]) -> float:
@@ -103,7 +103,7 @@ def study(task: str) -> list[dict[str, Any]]:
 
     def note(name: str, shape: str, budget: str, policy: Any) -> None:
         attach_policy(model, policy)
-        said = answers_of(model, kind, tests, collate, name)
+        said = collect_outputs(model, kind, tests, collate, name)
         detach(model)
         rows.append(
             {

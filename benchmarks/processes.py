@@ -22,7 +22,7 @@ from dense import CACHE
 from toprune.bundle.bundle import read_report
 from toprune.plan.plan import Plan
 from toprune.report.environment import environment
-from toprune.training.learner import last_checkpoint
+from toprune.training.trainer import last_checkpoint
 
 OUT = Path(__file__).parent / "results" / "processes.json"
 BUDGET, PAIRS, SHOWN, SEED = "2x", 800, 500, 0

@@ -34,10 +34,12 @@ from toprune.pruning.attach import attach, detach
 from toprune.report.environment import environment
 from toprune.tasks import Task, make_task
 from toprune.tasks.intervals import paired, with_intervals
-from toprune.training.evaluation import answers_of
-from toprune.training.features import Collate, encode, lengths, rows_of
-from toprune.training.learner import Training
-from toprune.training.stages import Job, run, settings_of
+from toprune.training.batches import Collate
+from toprune.training.evaluation import collect_outputs
+from toprune.training.features import encode, lengths, rows_of
+from toprune.training.job import Job, settings_of
+from toprune.training.settings import Training
+from toprune.training.stages import run
 
 Answers = dict[str, list[np.ndarray]]  # by set, of each of its texts (C,)
 RESULTS = Path(__file__).parent / "results" / "core"
@@ -102,7 +104,7 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
     _lend(job, spec, select)
     attach(job.model, outcome.plan)
     after = {
-        part: answers_of(job.model, job.task, t, collate, f"pruned on {part}")
+        part: collect_outputs(job.model, job.task, t, collate, f"pruned on {part}")
         for part, t in texts.items()
     }
     detach(job.model)
@@ -200,7 +202,7 @@ def _dense(task: str, job: Job, texts: Any, select: bool) -> Answers:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             collate = Collate(job.tokenizer)
-            said = answers_of(job.model, job.task, features, collate, f"dense on {part}")
+            said = collect_outputs(job.model, job.task, features, collate, f"dense on {part}")
             np.save(path, np.stack(said))
         found[part] = list(np.load(path))
     return found

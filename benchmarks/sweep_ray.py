@@ -33,7 +33,7 @@ from toprune.compare.runs import Subject
 from toprune.compare.sweep import Grid, sweep
 from toprune.plan.plan import Plan
 from toprune.report.environment import environment
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 RESULT = Path(__file__).parent / "results" / "sweep_ray.json"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

@@ -41,8 +41,8 @@ from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
 from toprune.tasks import Task, make_task
 from toprune.tasks.answer import Answer
-from toprune.training.learner import Training
-from toprune.training.stages import Method
+from toprune.training.job import Method
+from toprune.training.settings import Training
 
 RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made

@@ -32,8 +32,8 @@ from toprune.plan.schedule import repair
 from toprune.pruning.attach import attach, attach_policy
 from toprune.report.environment import environment
 from toprune.tasks import Classify
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate, encode, lengths
+from toprune.training.batches import Collate, in_batches
+from toprune.training.features import encode, lengths
 from toprune.training.learner import Learner
 from toprune.training.probe import fit_probes
 from toprune.training.soft_policy import Learn

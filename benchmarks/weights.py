@@ -28,8 +28,9 @@ from toprune.data.examples import Examples
 from toprune.pruning.attach import attach
 from toprune.report.environment import environment
 from toprune.tasks.intervals import paired, with_intervals
-from toprune.training.evaluation import answers_of
-from toprune.training.features import Collate, encode, rows_of
+from toprune.training.batches import Collate
+from toprune.training.evaluation import collect_outputs
+from toprune.training.features import encode, rows_of
 
 RESULTS = Path(__file__).parent / "results" / "weights"
 BUNDLES = CACHE / "weights"
@@ -111,7 +112,9 @@ def compared(dense: Path, pruned: Path, reported: Examples) -> dict[str, Any]:
         bundle = Bundle.load(folder)
         features = encode(bundle.tokenizer, task, reported, sets.MAX_LENGTH[TASK])
         model = bundle.model if bundle.plan is None else attach(bundle.model, bundle.plan)
-        said = answers_of(model, task, features, Collate(bundle.tokenizer), f"asking {folder.name}")
+        said = collect_outputs(
+            model, task, features, Collate(bundle.tokenizer), f"asking {folder.name}"
+        )
         judged.append(task.judge(said, rows_of(features), reported))
     one, other = judged
     return {

@@ -31,8 +31,8 @@ from toprune.models.load import load_tokenizer
 from toprune.plan.plan import probe_of
 from toprune.plan.schedule import geometric
 from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of, texts_of
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate, encode, lengths
+from toprune.training.batches import Collate, in_batches
+from toprune.training.features import encode, lengths
 from toprune.training.probe import fit_probes
 
 SEED, BUDGET, FIRST, MAX_LENGTH = 0, "3x", 0, 256

@@ -12,7 +12,7 @@ from toprune.errors import UserError
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attached
 from toprune.training import stages
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 NO_TRAINING = Training(soft_epochs=0, hard_epochs=0)
 DATA = {"train": synthetic.rows(64, 0), "test": synthetic.rows(32, 1)}

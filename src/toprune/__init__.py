@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toprune.pruning.attach import attach, detach
     from toprune.request import Data
     from toprune.run.runner import Runner
-    from toprune.training.learner import Training
+    from toprune.training.settings import Training
 
 __all__ = [
     "Budget",

@@ -24,10 +24,8 @@ from toprune.data.presets import (
 from toprune.data.sets import load_labelled
 from toprune.errors import UserError
 from toprune.methods import make_method
-from toprune.methods.baselines import Truncate, cut_for
-from toprune.methods.top import Top
 from toprune.models.families import sizes_of
-from toprune.models.heads import loader
+from toprune.models.heads import loader, restore_of
 from toprune.models.load import Source, config_of, fingerprint, load_model
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan, Score
@@ -51,19 +49,20 @@ from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.classify import all_class_names
 from toprune.tasks.side_by_side import SideBySide
-from toprune.training.batches import in_batches
+from toprune.training.batches import Collate, in_batches
 from toprune.training.distributed import processes, share_of
 from toprune.training.evaluation import (
-    answers_of,
-    distance,
+    collect_outputs,
     entering,
-    load_answers,
-    said_to,
-    save_answers,
+    load_outputs,
+    save_outputs,
 )
-from toprune.training.features import Collate, lengths, rows_of
-from toprune.training.learner import Learner, Training, train
-from toprune.training.stages import Job, Method, Outcome, check_reach, no_steps, run, settings_of
+from toprune.training.features import lengths, rows_of
+from toprune.training.job import Job, Method, dense_plan, settings_of
+from toprune.training.learner import Learner
+from toprune.training.settings import Training
+from toprune.training.stages import check_reach, run
+from toprune.training.trainer import train
 
 TUNED = 1000  # training questions that choose a threshold
 FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
@@ -120,7 +119,7 @@ def finetune(
     check_out(Path(out), overwrite=overwrite)
     with workplace(Path(out), resume=resume) as work:
         settle(work, settings)
-        attach(dense, no_steps(dense, kind))
+        attach(dense, dense_plan(dense, restore_of(kind, dense.config)))
         try:
             train(
                 learner,
@@ -134,7 +133,7 @@ def finetune(
             )
         finally:
             detach(dense)
-        said = answers_of(dense, kind, tests, collate)
+        said = collect_outputs(dense, kind, tests, collate)
         kind = _tuned(dense, kind, tokenizer, train_set, limit)
         report = with_preset(evaluation_report(kind, said, rows_of(tests), held_out), preset)
         made = {"settings": settings, "run": run_id(settings)}
@@ -177,7 +176,7 @@ def prune(
     """
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
-        method = make_method(method, recipe.top if method == Top.NAME else None)
+        method = make_method(method, recipe.methods.get(method))
     kind, preset = task_of(task, model)
     score = score_of(method, score, recipe, kind)
     training = training or Training(
@@ -215,9 +214,10 @@ def prune(
         protect_until=until,
         min_tokens=min_tokens,
     )
-    read = tests
-    if isinstance(method, Truncate):
-        read = _cut(job, train_set, held_out)
+    read, cut = tests, method.cut(job, train_set)
+    if cut is not None:
+        short, read = (encoded(student, tokenizer, kind, e, cut) for e in (train_set, held_out))
+        job = replace(job, cut=cut, short=short)
     check_reach(job)
     started = {"auto_weight": auto_weight, "weights": fingerprint(student)}
     settings = settings_of(job) | started | preset_settings(preset, schedule)
@@ -227,19 +227,20 @@ def prune(
         check_out(Path(out), overwrite=overwrite)
     with _place(out) as folder, workplace(folder, resume=resume) as work:
         settle(work, settings)
-        job.work = work / "stages"
+        job = replace(job, work=work / "stages")
         if known is not None:
             about = {"weights": started["weights"], "tests": lengths(tests).to_json()}
-            job.known = _known(Path(known), job, about)
+            job = replace(job, known=_known(Path(known), job, about))
         dense = _dense_answers(job, tests)
         before = _tuned(student, kind, tokenizer, train_set, limit)
         if held_out.labels is not None:  # what cannot be measured is said now, not hours later
             before.judge(dense, rows_of(tests), held_out)
         if auto_weight:
-            job.method = _search_weight(job, resume=resume)
+            job = replace(job, method=method.search(job, resume=resume))
         outcome = run(job, resume=resume)
+        job = outcome.job
         attach(student, outcome.plan)
-        pruned = answers_of(student, kind, read, Collate(tokenizer), "evaluating pruned")
+        pruned = collect_outputs(student, kind, read, Collate(tokenizer), "evaluating pruned")
         tuned = _tuned(student, kind, tokenizer, train_set, job.cut or limit)
         detach(student)
         said, counts = (dense, pruned), _counts(student, outcome.plan, read, tokenizer)
@@ -252,7 +253,7 @@ def prune(
             settings=settings_of(job),
             expected=outcome.expected,
             log=outcome.log,
-            extra=outcome.found,
+            extra=outcome.extra,
         )
         report = with_preset(report, preset)
         report["provenance"]["settings"] |= preset_settings(preset, schedule)
@@ -283,7 +284,7 @@ def evaluate(
     if own.plan is not None:
         attach(own.model, own.plan)
     try:
-        said = answers_of(own.model, kind, features, Collate(own.tokenizer))
+        said = collect_outputs(own.model, kind, features, Collate(own.tokenizer))
     finally:
         detach(own.model)
     report = evaluation_report(kind, said, rows_of(features), chosen)
@@ -313,19 +314,8 @@ def _tuned(model: Any, kind: Task, tokenizer: Any, train_set: Examples, limit: i
     some = np.random.default_rng(0).permutation(len(train_set))[:TUNED]
     chosen = train_set.take(np.sort(some))
     features = encoded(model, tokenizer, kind, chosen, limit)
-    said = answers_of(model, kind, features, Collate(tokenizer), "choosing a threshold")
+    said = collect_outputs(model, kind, features, Collate(tokenizer), "choosing a threshold")
     return kind.tune(said, rows_of(features), chosen)
-
-
-def _cut(job: Job, train_set: Examples, held_out: Examples) -> Sequence[dict[str, Any]]:
-    """Give the job its short texts; returns the held-out ones as short."""
-    if job.task.whole or len(job.features) != len(train_set):
-        raise UserError("truncation leaves tokens without an answer; it is for one answer a text")
-    job.cut = cut_for(sizes_of(job.model), job.blank(), job.lengths, job.budget)
-    job.short, short = (
-        encoded(job.model, job.tokenizer, job.task, e, job.cut) for e in (train_set, held_out)
-    )
-    return short
 
 
 def _counts(
@@ -355,39 +345,11 @@ def _known(folder: Path, job: Job, about: dict[str, Any]) -> Path:
 
 
 def _dense_answers(job: Job, tests: Any) -> list[np.ndarray]:
-    path = job.words / "dense.npz"
+    path = job.teacher_folder / "dense.npz"
     if path.exists():
-        return load_answers(path)
-    dense = answers_of(job.model, job.task, tests, Collate(job.tokenizer), "evaluating dense")
+        return load_outputs(path)
+    dense = collect_outputs(job.model, job.task, tests, Collate(job.tokenizer), "evaluating dense")
     path.parent.mkdir(parents=True, exist_ok=True)
     if processes().is_main_process:
-        save_answers(path, dense)
+        save_outputs(path, dense)
     return dense
-
-
-def _search_weight(job: Job, *, resume: bool) -> Top:
-    """The paper's search of the distillation weight: three runs on 80 % of train, judged on the
-    rest by what they are for, closeness to the dense model's answers."""
-    if not isinstance(job.method, Top):
-        raise UserError(f"{job.method.NAME} distils no ranking, so there is no weight to search")
-    keep = {name: t.clone() for name, t in job.model.state_dict().items()}
-    rows = np.random.default_rng(job.training.seed).permutation(len(job.features))
-    cut = max(1, len(rows) // 5)
-    held = [job.features[i] for i in rows[:cut]]
-    rest = [job.features[i] | {"index": j} for j, i in enumerate(rows[cut:])]
-    batches = [batch for _, batch in in_batches(held, Collate(job.tokenizer))]
-    dense = said_to(job.model, job.task, batches)
-    found: list[tuple[float, float]] = []
-    for weight in (1e-2, 1e-3, 1e-4):
-        trial = replace(
-            job,
-            features=rest,
-            method=replace(job.method, distill_weight=weight),
-            work=job.work / f"weight-{weight:g}",
-            known=None,  # it is of all texts
-        )
-        outcome: Outcome = run(trial, resume=resume)
-        said = said_to(job.model, job.task, batches, outcome.plan)
-        found.append((distance(job.task, said, dense, batches), weight))
-        job.model.load_state_dict(keep)
-    return replace(job.method, distill_weight=min(found)[1])

@@ -15,14 +15,13 @@ from toprune.data.recipes import Preset, Recipe
 from toprune.data.sets import held_out_order, load_sets
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
-from toprune.methods.top import Top
 from toprune.models.families import family_named, family_of, has_segments, max_positions
 from toprune.models.load import Source, config_of, fit_images, load_tokenizer
 from toprune.plan.plan import Score
 from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
 from toprune.training.features import encode, token_ids
-from toprune.training.stages import Method
+from toprune.training.job import Method
 
 HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
 
@@ -177,12 +176,9 @@ def protected_ids(
 
 
 def score_of(method: Method, asked: Score | None, recipe: Recipe, task: Task) -> Score:
-    """What tokens are ranked by: as asked, as is right for the task or in the schedule, or the
-    method's own."""
-    if asked is None and isinstance(method, Top):
-        return task.SCORE or recipe.score
+    """The score that ranks tokens: the requested one, or the method's default for the task."""
     if asked is None:
-        return method.SCORES[0]
+        return method.default_score(task, recipe)
     if asked not in method.SCORES:
         raise UserError(
             f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"

@@ -22,7 +22,7 @@ from toprune.methods.top import Top
 from toprune.models.load import fingerprint
 from toprune.models.sentence_transformers import read_pooling
 from toprune.plan.plan import Plan
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from toprune.compare.comparison import compare
 from toprune.compare.runs import plan_runs
 from toprune.errors import OutOfReach, UserError
 from toprune.report.terminal import compared_markdown
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 TRAINING = Training(soft_epochs=1, hard_epochs=2)
 DATA = {"train": synthetic.rows(20, 0), "test": synthetic.rows(100, 1)}

@@ -32,7 +32,8 @@ from toprune.errors import OutOfReach, UserError
 from toprune.io.ray import cluster
 from toprune.methods.top import Top
 from toprune.plan.plan import Plan
-from toprune.training.learner import FitTrainer, Training
+from toprune.training.settings import Training
+from toprune.training.trainer import FitTrainer
 
 TRAINING = Training(soft_epochs=1, hard_epochs=1, batch_size=8, lr=1e-3)
 DATA = {"train": synthetic.rows(24, 0), "test": synthetic.rows(40, 1)}

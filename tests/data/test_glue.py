@@ -25,7 +25,7 @@ from toprune.errors import UserError
 from toprune.methods.top import Top
 from toprune.tasks import TASKS
 from toprune.tasks.classify import Classify
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 
 def load_glue(name: str, source: Any = None, **options: Any) -> dict[str, Examples]:
@@ -403,7 +403,7 @@ def test_short_is_what_the_library_does():
     assert (
         Training(soft_epochs=soft, hard_epochs=SHORT.epochs - soft, **SHORT.training) == Training()
     )
-    assert Top(**SHORT.top) == Top()
+    assert Top(**SHORT.methods.get("top", {})) == Top()
     assert SHORT.soft == cli.SOFT_SHARE
     assert SHORT.score == Top.SCORES[0]
     options = inspect.signature(cli.finetune).parameters
@@ -416,7 +416,7 @@ def test_every_task_is_whole(name: str):
     glue = GLUE[name]
     assert set(glue.metrics) <= set(TASKS[glue.task].METRICS)
     paper = glue.paper
-    Top(**paper.top)
+    Top(**paper.methods["top"])
     Training(**paper.training)
     Training(**FINETUNE | dict(paper.finetune))
     assert paper.training["sparsity_warmup"] < 1
@@ -436,7 +436,8 @@ def test_the_recipe_of_the_paper():
     }
     for name, (bins, top_k, warmup, epochs) in table.items():
         recipe = recipe_of(name, "paper")
-        assert (recipe.top["bins"], recipe.top["top_k"]) == (bins, top_k)
+        top = recipe.methods["top"]
+        assert (top["bins"], top["top_k"]) == (bins, top_k)
         assert (recipe.epochs, recipe.soft) == (epochs, 1)
         assert recipe.training["sparsity_warmup"] * epochs == pytest.approx(warmup)
     assert recipe_of("sst2", "paper").training["lr"] == 1e-5

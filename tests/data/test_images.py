@@ -37,7 +37,7 @@ from toprune.data.examples import load
 from toprune.data.images import PLACE, Images, as_image
 from toprune.errors import UserError
 from toprune.export.export import export
-from toprune.export.graph import dense_plan, write_onnx
+from toprune.export.graph import write_onnx
 from toprune.export.parity import check
 from toprune.methods.top import Top
 from toprune.models.families import max_positions, sizes_of
@@ -48,7 +48,8 @@ from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.manifest import Manifest
 from toprune.tasks.classify import Classify
-from toprune.training.learner import Training
+from toprune.training.job import dense_plan
+from toprune.training.settings import Training
 
 SIDE, PATCH = 32, 8
 TOKENS = (SIDE // PATCH) ** 2 + 1

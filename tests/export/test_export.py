@@ -22,7 +22,7 @@ from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.export import parity
 from toprune.export.export import export
-from toprune.export.graph import PLAN, dense_plan, input_names, write_onnx
+from toprune.export.graph import PLAN, input_names, write_onnx
 from toprune.export.parity import check, draw, guarded, shapes
 from toprune.export.quantize import quantize
 from toprune.plan.plan import Plan, Score, Step
@@ -30,6 +30,7 @@ from toprune.pruning.attach import attach, detach
 from toprune.run.engines import OnnxRuntime, OpenVino
 from toprune.run.manifest import Manifest
 from toprune.run.runner import Runner
+from toprune.training.job import dense_plan
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -27,7 +27,7 @@ from toprune.inspection.stress.stress import AS_PRUNED, WORST, stress, verdict
 from toprune.plan.plan import Plan, Step
 from toprune.report.terminal import stressed
 from toprune.tasks.intervals import share
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 LAYERS, WIDTH, LIMIT = 4, 32, 64
 BAD, FINE = ("w0", "w1"), ("w2", "w3")  # words that decide

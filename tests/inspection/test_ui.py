@@ -18,7 +18,7 @@ from toprune.inspection.explain.explain import explain
 from toprune.inspection.explain.explanation import in_words
 from toprune.inspection.ui import LARGEST, make_app
 from toprune.report.html.shell import escape
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 if TYPE_CHECKING:
     from support.browser import Open

@@ -28,8 +28,9 @@ from toprune.plan.plan import Restore
 from toprune.pruning.attach import attach
 from toprune.tasks import Classify, intervals
 from toprune.training import hard_concrete
-from toprune.training.learner import FitTrainer, Training
+from toprune.training.settings import Training
 from toprune.training.teacher import Teacher
+from toprune.training.trainer import FitTrainer
 
 SIZES = Sizes(layers=2, width=8, heads=2, inner=6)  # heads of 4
 LENGTHS = Lengths(((3, 0, 1), (5, 0, 1)))  # two texts: 4 tokens in the mean, 17 squared

@@ -18,7 +18,7 @@ from toprune.models.families import family_of, sizes_of
 from toprune.models.slim import keep_layers
 from toprune.plan.cost import dense_macs
 from toprune.tasks import intervals
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 ROWS = [random_text(n, n) for n in (24, 17, 9)]
 

@@ -50,10 +50,12 @@ from toprune.plan.plan import Plan, Score
 from toprune.pruning.attach import attach, attach_policy, attached, detach
 from toprune.pruning.policies import Follow
 from toprune.tasks import Classify, Task, intervals
-from toprune.training.evaluation import answers_of, distance, said_to
-from toprune.training.features import Collate, encode, lengths
-from toprune.training.learner import Training
-from toprune.training.stages import Job, run
+from toprune.training.batches import Collate
+from toprune.training.evaluation import batch_outputs, collect_outputs, distance
+from toprune.training.features import encode, lengths
+from toprune.training.job import Job
+from toprune.training.settings import Training
+from toprune.training.stages import run
 
 SMALL = Lat(population=6, mutations=6, crossovers=6, iterations=2)
 UNTRAINED = Training(soft_epochs=0, hard_epochs=0)
@@ -331,7 +333,7 @@ class Patient(Schedules):
     """Asks for every answer."""
 
     def divergence(self, plan: Plan, limit: float = math.inf) -> float:
-        said = said_to(self.job.model, self.job.task, self.batches, plan)
+        said = batch_outputs(self.job.model, self.job.task, self.batches, plan)
         return distance(self.job.task, said, self.dense, self.batches)
 
 
@@ -344,10 +346,10 @@ def test_the_front_is_that_of_a_search_that_saves_nothing(
 
     def counted(model: Any, task: Task, batches: Any, plan: Plan | None = None) -> list[Tensor]:
         passes.append(len(batches))
-        return said_to(model, task, batches, plan)
+        return batch_outputs(model, task, batches, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(lat, "said_to", counted)
+        patch.setattr(lat, "batch_outputs", counted)
         found = hasty.evolved()
     wanted = Patient(SMALL, job).evolved()
     assert [(m.keep, m.reduction) for m in found] == [(m.keep, m.reduction) for m in wanted]
@@ -389,17 +391,18 @@ def test_the_yardstick_is_the_model_before_training(tmp_path: Path) -> None:
     changed = job.model.state_dict()
     assert any(not torch.equal(weights[name], changed[name]) for name in weights)
     assert outcome.log
-    batches = job.some(256)
-    dense = said_to(before, job.task, batches)
+    batches = job.sample_batches(256)
+    dense = batch_outputs(before, job.task, batches)
     blank = job.blank()
     front = json.loads((tmp_path / "front.json").read_text())
     for member in front[:: max(1, len(front) // 3)]:
         plan = plan_of(blank, member["keep"])
-        far = distance(job.task, said_to(job.model, job.task, batches, plan), dense, batches)
+        far = distance(job.task, batch_outputs(job.model, job.task, batches, plan), dense, batches)
         assert member["divergence"] == pytest.approx(far, rel=1e-4)
-        own = said_to(job.model, job.task, batches)
+        own = batch_outputs(job.model, job.task, batches)
         assert far != pytest.approx(
-            distance(job.task, said_to(job.model, job.task, batches, plan), own, batches), rel=0.01
+            distance(job.task, batch_outputs(job.model, job.task, batches, plan), own, batches),
+            rel=0.01,
         )
     assert outcome.expected in [member["reduction"] for member in front]
 
@@ -558,7 +561,9 @@ def assert_executions_agree(bundle: Bundle, folder: Path) -> None:
     said = {}
     for gather in (True, False):
         attach(bundle.model, bundle.plan, gather=gather)
-        said[gather] = answers_of(bundle.model, Classify(), features, Collate(make_tokenizer()))
+        said[gather] = collect_outputs(
+            bundle.model, Classify(), features, Collate(make_tokenizer())
+        )
     detach(bundle.model)
     assert worst(said[False], said[True]) < 2e-4
     export(folder)

@@ -14,8 +14,7 @@ from toprune.cli import app
 from toprune.errors import UserError
 from toprune.methods import METHODS, make_method
 from toprune.methods.top import Top
-from toprune.training.learner import Training
-from toprune.training.stages import shared_out
+from toprune.training.settings import Training
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
 
@@ -84,4 +83,4 @@ def test_no_masks_are_learned_for_heads_that_read_every_token(tmp_path: Path) ->
 def test_every_method_has_the_same_epochs(stages: Any, soft: float, hard: float) -> None:
     training = Training(soft_epochs=1, hard_epochs=4, lr=3e-5)
     wanted = replace(training, soft_epochs=soft, hard_epochs=hard)
-    assert shared_out(training, stages) == wanted
+    assert training.for_stages(stages) == wanted

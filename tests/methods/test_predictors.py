@@ -29,8 +29,8 @@ from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach, attached, detach
 from toprune.pruning.predictor import Predictor, add_predictors, predictors_of
 from toprune.pruning.tokens import start
-from toprune.training.learner import Training
-from toprune.training.stages import Method
+from toprune.training.job import Method
+from toprune.training.settings import Training
 
 ROWS = [random_text(n, n) for n in (24, 17, 9, 3)]
 

@@ -17,10 +17,10 @@ from toprune.models.families import sizes_of
 from toprune.plan.cost import measured_reduction, reduction
 from toprune.pruning.attach import attach, detach
 from toprune.tasks import Classify, intervals
-from toprune.training.batches import in_batches
-from toprune.training.evaluation import answers_of, entering
-from toprune.training.features import Collate, encode, lengths
-from toprune.training.learner import Training
+from toprune.training.batches import Collate, in_batches
+from toprune.training.evaluation import collect_outputs, entering
+from toprune.training.features import encode, lengths
+from toprune.training.settings import Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -91,7 +91,7 @@ def test_methods_learn_meet_their_budget_and_run_alike(
     said = {}
     for gather in (True, False):
         attach(bundle.model, plan, gather=gather)
-        said[gather] = answers_of(bundle.model, Classify(), features, Collate(tokenizer))
+        said[gather] = collect_outputs(bundle.model, Classify(), features, Collate(tokenizer))
     detach(bundle.model)
     export(out)
     onnx = Runner(out, threads=1)(sets["test"].texts[:40])

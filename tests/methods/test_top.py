@@ -31,7 +31,7 @@ from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan, Score, Step
 from toprune.pruning.attach import attach, attach_policy, detach
 from toprune.tasks import intervals
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -4,11 +4,11 @@ import pytest
 
 from support.models import make_model
 from toprune.errors import OutOfReach
-from toprune.export.graph import dense_plan
 from toprune.methods.baselines import cut_for
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import dense_macs, reduction
+from toprune.training.job import dense_plan
 
 LENGTHS = Lengths.of([200, 100, 30])
 

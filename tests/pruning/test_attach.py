@@ -38,12 +38,12 @@ from support.strategies import (
 from toprune.errors import UserError
 from toprune.models.families import FAMILIES as KNOWN
 from toprune.models.families.support import support_of
-from toprune.models.heads import ask
+from toprune.models.heads import ask, restore_of
 from toprune.plan.plan import Plan, held_tokens
 from toprune.pruning.attach import attach, attached, detach
 from toprune.pruning.predictor import add_predictors
 from toprune.tasks import make_task
-from toprune.training.stages import no_steps
+from toprune.training.job import dense_plan
 
 Texts = list[list[int]]
 SINGLE = ("deberta-v2", "modernbert")  # parts of their stock code are in single precision
@@ -95,7 +95,7 @@ def test_a_plan_of_no_steps_has_the_gradients_of_the_stock_model(family: str, ta
     kind = make_task(task)
     stock = make_model(family, head=kind.HEAD).double()
     own = copy.deepcopy(stock)
-    attach(own, no_steps(own, kind))
+    attach(own, dense_plan(own, restore_of(kind, own.config)))
     said = []
     for model in (stock, own):
         out = ask(model, kind, pad(TEXTS))[0]

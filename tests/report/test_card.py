@@ -15,7 +15,7 @@ from toprune.bundle.bundle import read_report
 from toprune.bundle.hub import push
 from toprune.errors import UserError
 from toprune.report.html.files import write_report
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 NOTHING = Training(soft_epochs=0, hard_epochs=0)
 

@@ -31,8 +31,9 @@ from toprune.report.html.compared import compare_page
 from toprune.report.html.report import report_page
 from toprune.run.runner import Runner
 from toprune.tasks import make_task
-from toprune.training.evaluation import answers_of
-from toprune.training.features import Collate, encode
+from toprune.training.batches import Collate
+from toprune.training.evaluation import collect_outputs
+from toprune.training.features import encode
 
 STEPS = (Step(0, Fraction(1, 2)), Step(2, Fraction(1, 4)))
 
@@ -66,7 +67,7 @@ def test_torch_answers_all_of_them(score: Any):
 
     def said(some: list[str]) -> np.ndarray:
         features = encode(tokenizer, task, Examples(some), 24)
-        return np.stack(answers_of(model, task, features, Collate(tokenizer)))
+        return np.stack(collect_outputs(model, task, features, Collate(tokenizer)))
 
     alone = np.concatenate([said([text]) for text in texts[:: len(texts) // 20]])
     np.testing.assert_allclose(said(texts)[:: len(texts) // 20], alone, atol=1e-5)
@@ -156,7 +157,7 @@ def test_answers_that_are_no_numbers(tmp_path: Path):
     tokenizer, task = make_tokenizer(), make_task("classify")
     features = encode(tokenizer, task, Examples(["w1", "w2 w3"]), 24)
     with pytest.raises(UserError, match=r"answer to row 2 is not a number"):
-        answers_of(model, task, features, Collate(tokenizer))
+        collect_outputs(model, task, features, Collate(tokenizer))
     save_model(tmp_path, model)
     with pytest.raises(UserError, match=r"classifier.bias in .* is not a number"):
         toprune.Bundle.load(tmp_path)

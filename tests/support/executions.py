@@ -29,8 +29,9 @@ from toprune.tasks import (
     settings_of,
     texts_of,
 )
-from toprune.training.evaluation import answers_of
-from toprune.training.features import Collate, encode, rows_of
+from toprune.training.batches import Collate
+from toprune.training.evaluation import collect_outputs
+from toprune.training.features import encode, rows_of
 
 LIMIT = 24
 STEPS = (Step(0, Fraction(7, 10)), Step(2, Fraction(4, 10)))
@@ -114,9 +115,9 @@ def check_executions(
     said = {}
     for gather in (True, False):
         attach(model, plan, gather=gather)
-        said[gather] = answers_of(model, task, features, collate)
+        said[gather] = collect_outputs(model, task, features, collate)
     attach(model, plan)
-    alone = [answers_of(model, task, [feature], collate)[0] for feature in features]
+    alone = [collect_outputs(model, task, [feature], collate)[0] for feature in features]
     detach(model)
     assert worst(said[False], said[True]) < 2e-4
     assert worst(alone, said[True]) < 2e-4

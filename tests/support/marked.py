@@ -21,7 +21,8 @@ from toprune.pruning.attach import attached
 from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.tokens import Tokens
 from toprune.tasks import Classify
-from toprune.training.features import Collate, encode, lengths
+from toprune.training.batches import Collate
+from toprune.training.features import encode, lengths
 
 NO_MARK = 2  # the third class
 

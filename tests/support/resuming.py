@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from support import synthetic
 from toprune.plan.plan import Plan
-from toprune.training.learner import FitTrainer, Training
+from toprune.training.settings import Training
+from toprune.training.trainer import FitTrainer
 
 # 54 texts of 60 are for training: 7 batches of 8, so that checkpoints fall inside epochs
 ROWS = synthetic.rows(60, 0)

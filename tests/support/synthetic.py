@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from support.models import CONFIGS, make_tokenizer
 from toprune.api import finetune
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 MARKED = [f"w{i}" for i in range(6)]
 

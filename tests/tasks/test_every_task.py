@@ -19,7 +19,7 @@ from toprune.models.heads import HEADS, restore_of
 from toprune.plan.plan import Score
 from toprune.run.evaluate import evaluate as evaluate_onnx
 from toprune.tasks import Answer, Embed, Multilabel, Rank, Tags, Task
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 
 @pytest.fixture(autouse=True)

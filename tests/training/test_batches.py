@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from support.models import make_model, make_tokenizer
 from support.strategies import random_text
 from toprune.tasks import Classify
-from toprune.training.batches import POOL, Buckets, in_batches
-from toprune.training.features import Collate
-from toprune.training.learner import Learner, Training, train
+from toprune.training.batches import POOL, Buckets, Collate, in_batches
+from toprune.training.learner import Learner
+from toprune.training.settings import Training
+from toprune.training.trainer import train
 
 
 def batches(sampler: Buckets, size: int) -> list[list[int]]:

@@ -10,8 +10,8 @@ import torch
 from support.models import make_model, make_tokenizer
 from support.strategies import pad, random_text
 from toprune.tasks import Answer, Classify, Embed, Tags
-from toprune.training.evaluation import answers_of, load_answers, save_answers
-from toprune.training.features import Collate
+from toprune.training.batches import Collate
+from toprune.training.evaluation import collect_outputs, load_outputs, save_outputs
 
 TEXTS = [random_text(n, n) for n in (5, 24, 2, 9, 13, 9)] * 7  # more than one batch
 FEATURES = [{"input_ids": text, "index": i, "label": 0} for i, text in enumerate(TEXTS)]
@@ -39,13 +39,13 @@ def alone(model: Any, task: Any, text: list[int]) -> np.ndarray:
 )
 def test_answers_are_those_of_each_text_alone(task: Any, head: str, tmp_path: Path) -> None:
     model = make_model("bert", num_labels=2, head=head).train()
-    found = answers_of(model, task, FEATURES, Collate(make_tokenizer()))
+    found = collect_outputs(model, task, FEATURES, Collate(make_tokenizer()))
     assert model.training  # as it was, though dropout was off
     model.eval()
     for text, said in zip(TEXTS, found, strict=True):
         np.testing.assert_allclose(said, alone(model, task, text), atol=1e-4, rtol=1e-4)
-    save_answers(tmp_path / "said.npz", found)
-    loaded = load_answers(tmp_path / "said.npz")
+    save_outputs(tmp_path / "said.npz", found)
+    loaded = load_outputs(tmp_path / "said.npz")
     for one, other in zip(loaded, found, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)

@@ -9,7 +9,8 @@ from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks import Answer, Classify, Embed, Multilabel, Regress, Tags
 from toprune.tasks.tokenize import CHUNK
-from toprune.training.features import NO_TAG, Collate, encode, lengths, rows_of
+from toprune.training.batches import NO_TAG, Collate
+from toprune.training.features import encode, lengths, rows_of
 
 CLASSIFY, REGRESS = Classify(), Regress()
 

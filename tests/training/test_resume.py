@@ -18,7 +18,8 @@ from support.resuming import ROWS, TRAINING, Stopped, same, stop_at
 from toprune.api import finetune, prune
 from toprune.bundle import workdir as workplace
 from toprune.errors import UserError
-from toprune.training.learner import FitTrainer, Training, last_checkpoint
+from toprune.training.settings import Training
+from toprune.training.trainer import FitTrainer, last_checkpoint
 
 
 @pytest.fixture(scope="module")

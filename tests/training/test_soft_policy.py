@@ -3,8 +3,9 @@
 import copy
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +28,12 @@ from toprune.pruning.attach import attach, attach_policy, attached
 from toprune.pruning.policies import Drop, Protection
 from toprune.pruning.tokens import Tokens
 from toprune.tasks import Answer, Classify, Tags
-from toprune.training.learner import ALL_TOKENS, FitTrainer, Learner, Training
+from toprune.training.job import Job
+from toprune.training.learner import ALL_TOKENS, Learner
 from toprune.training.ranking_losses import Ranking, lambda_loss
+from toprune.training.settings import Training
 from toprune.training.soft_policy import Learn
+from toprune.training.trainer import FitTrainer
 
 TEXTS = [random_text(n, n) for n in (24, 7, 15, 2)]
 LENGTHS = Lengths.of(range(10, 60))
@@ -130,7 +134,7 @@ def soft_gradients(
     torch.manual_seed(seed)
     teacher = torch.randn(4, 24, 1, dtype=torch.float64)
     loss = model(**pad(TEXTS)).logits.square().sum() + chosen.penalty()
-    loss = loss + own.rank_loss(lambda_loss, teacher, 5)
+    loss = loss + own.rank_loss(partial(lambda_loss, top_k=5), teacher)
     loss.backward()
     named = [*model.named_parameters(), *chosen.named_parameters()]
     run = attached(model)
@@ -338,9 +342,22 @@ def test_answers_are_ranked_by_what_is_taught_whatever_the_stages(
     """No masks are learned for them, so all epochs are the weights', with the ranking beside."""
     monkeypatch.setattr("toprune.methods.top.calibrated", lambda job: None)
     training = Training(soft_epochs=soft, hard_epochs=1.0)
-    job: Any = SimpleNamespace(training=training, restore="zero", task=Answer(dropped="zero"))
+    job = Job(
+        model=make_model("bert", head="answer"),
+        tokenizer=None,
+        task=Answer(dropped="zero"),
+        features=[],
+        lengths=Lengths.of([9]),
+        budget=Budget.parse("2x"),
+        method=Top(),
+        score="probes",
+        training=training,
+        work=Path(),
+    )
     outcome = Top().learn(job, resume=False)
-    assert (job.training.soft_epochs, job.training.hard_epochs) == (0, 1 + soft)
+    trained = outcome.job.training
+    assert (trained.soft_epochs, trained.hard_epochs) == (0, 1 + soft)
+    assert job.training == training  # a job never changes
     assert outcome.ranking is not None
 
 
@@ -426,8 +443,8 @@ def test_scores_are_seen_in_distilled_layers_only() -> None:
     live = seen.tokens.alive & ~seen.tokens.protected
     target = torch.stack([teacher[b, seen.tokens.index[b], 0] for b in range(4)])
     expected = lambda_loss(seen.log_scores, target, live, 5)
-    torch.testing.assert_close(own.rank_loss(lambda_loss, teacher, 5), expected)
-    assert policy(Learn, selector(), "received").rank_loss(lambda_loss, teacher, 5) == 0
+    torch.testing.assert_close(own.rank_loss(partial(lambda_loss, top_k=5), teacher), expected)
+    assert policy(Learn, selector(), "received").rank_loss(lambda_loss, teacher) == 0
 
 
 def test_straight_through_gates_are_exactly_zero_or_one() -> None:

@@ -14,7 +14,7 @@ from toprune.pruning.attach import attached
 from toprune.tasks import Answer, Classify, Embed, Tags
 from toprune.tasks.pool import pool
 from toprune.training import teacher as module
-from toprune.training.features import Collate
+from toprune.training.batches import Collate
 from toprune.training.teacher import Teacher, teach
 
 TEXTS = [random_text(n, n) for n in (5, 24, 2, 9, 13, 9)] * 7  # more than one batch

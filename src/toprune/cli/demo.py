@@ -66,7 +66,7 @@ def run(
     from toprune.compare.bench import bench
     from toprune.export.export import export, measured
     from toprune.report.html.files import save_timings
-    from toprune.training.learner import Training
+    from toprune.training.settings import Training
 
     for name in ("dense", "pruned"):
         check_out(out / name, overwrite=overwrite)

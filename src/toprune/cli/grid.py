@@ -81,7 +81,7 @@ def read_grid(path: Path) -> "Grid":
     from toprune.compare.runs import parse_method
     from toprune.compare.sweep import Grid
     from toprune.plan.budget import Budget
-    from toprune.training.learner import Training
+    from toprune.training.settings import Training
 
     told = _read(path)
     _check(path, "", told, GRID, ("budgets", "methods", "tasks"))

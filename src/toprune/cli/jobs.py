@@ -78,7 +78,7 @@ def compare(
     hush(debug)
     from toprune.compare.comparison import compare as run
     from toprune.methods import METHODS
-    from toprune.training.learner import Training
+    from toprune.training.settings import Training
 
     soft = given.soft_share(epochs, None)
     report = run(

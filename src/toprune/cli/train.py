@@ -51,7 +51,7 @@ def finetune(
     """
     hush(debug)
     from toprune.data.presets import recipe_of
-    from toprune.training.learner import Training
+    from toprune.training.settings import Training
 
     if epochs <= 0:
         raise UserError(f"--epochs {epochs:g} trains nothing; ask for 1 or more")
@@ -184,7 +184,7 @@ def prune(
     from toprune.data.presets import recipe_of
     from toprune.methods import make_method
     from toprune.methods.top import Top
-    from toprune.training.learner import Training
+    from toprune.training.settings import Training
 
     recipe = recipe_of(task, schedule)
     epochs = epochs if o.said(ctx, "epochs") else recipe.epochs
@@ -200,7 +200,7 @@ def prune(
         "distill_weight": Top().distill_weight if is_auto else given.number(distill_weight),
     }
     told = {key: value for key, value in settings.items() if o.said(ctx, o.OPTIONS.get(key, key))}
-    scheduled = o.unsaid(ctx, recipe.top) if method == Top.NAME else {}
+    scheduled = o.unsaid(ctx, recipe.methods.get(method, {}))
     training = Training(
         soft_epochs=soft,
         hard_epochs=epochs - soft,

@@ -199,8 +199,9 @@ def _write(
 ) -> dict[str, Path]:
     """All graphs: those that are there and, each in a folder of its own, those that are not."""
     try:
-        from toprune.export.graph import dense_plan, input_names, write_onnx
+        from toprune.export.graph import input_names, write_onnx
         from toprune.export.quantize import quantize
+        from toprune.training.job import dense_plan
     except ModuleNotFoundError as problem:
         raise _needs(problem) from problem
     assert bundle.plan is not None

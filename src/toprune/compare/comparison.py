@@ -41,7 +41,7 @@ from toprune.report.svg import Line, chart
 from toprune.run.manifest import PLACE
 from toprune.tasks import TASKS, Task
 from toprune.training.distributed import processes
-from toprune.training.learner import Training
+from toprune.training.settings import Training
 
 SETTINGS, REPORT = "settings.json", "compare.json"
 TIMED = 64  # texts on which a bundle is timed

@@ -18,8 +18,8 @@ from toprune.methods import make_method
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Score
 from toprune.tasks import Task, settings_of
-from toprune.training.learner import Training
-from toprune.training.stages import Method
+from toprune.training.job import Method
+from toprune.training.settings import Training
 
 RUNS = "runs"
 TEACHER_CACHE = "known"  # outputs of the dense model, shared by the runs until all are done

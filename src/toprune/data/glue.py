@@ -43,12 +43,14 @@ def _paper(
             "dropout": True,
             "label_weight": label_weight,
         },
-        top={
-            "bins": bins,
-            "top_k": top_k,
-            "first": 1,
-            "constraint": "lagrangian",
-            "distill_weight": 0.01,
+        methods={
+            "top": {
+                "bins": bins,
+                "top_k": top_k,
+                "first": 1,
+                "constraint": "lagrangian",
+                "distill_weight": 0.01,
+            }
         },
         finetune={"hard_epochs": dense, "lr": 2e-5, "lr_warmup": 0.0},
     )

@@ -13,13 +13,13 @@ from toprune.plan.plan import Score
 
 @dataclass(frozen=True)
 class Recipe:
-    """A schedule: the fields of `Training` and of the method Top that it changes."""
+    """A schedule: the settings of `Training` and of methods that it changes."""
 
     epochs: float = 5.0  # of pruning, in all
     soft: float = 0.2  # share of the epochs that learns masks; then tokens are really dropped
     score: Score = "probe"
     training: Mapping[str, Any] = field(default_factory=dict)
-    top: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by their names
     finetune: Mapping[str, Any] = field(default_factory=dict)  # `Training` of the dense model
 
 

@@ -14,7 +14,7 @@ from toprune.data.columns import Columns
 from toprune.data.images import Images
 from toprune.data.presets import preset_in
 from toprune.errors import UserError
-from toprune.export.graph import dense_plan, input_names, write_onnx
+from toprune.export.graph import input_names, write_onnx
 from toprune.export.parity import cases_of, check, draw, guarded
 from toprune.export.quantize import quantize
 from toprune.io.swap import put
@@ -29,6 +29,7 @@ from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.runner import Runner
 from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
+from toprune.training.job import dense_plan
 
 Say = Callable[[str], Any]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from toprune.data.images import INPUT
 from toprune.export.packed import PackedRun
 from toprune.models.families import family_named, family_of, has_segments, image_shape
-from toprune.plan.plan import Plan, Restore
+from toprune.plan.plan import Plan
 from toprune.pruning.attach import detach, swap_layers
 
 OPSET = 17  # the first with LayerNormalization; old enough for everybody
@@ -51,13 +51,6 @@ def input_names(config: Any, tokenizer: Any = None) -> list[str]:
     told = tokenizer is None or "token_type_ids" in tokenizer.model_input_names
     segments = ["token_type_ids"] if has_segments(config) and told else []
     return ["input_ids", "attention_mask", *segments]
-
-
-def dense_plan(model: Any, restore: Restore = "none") -> Plan:
-    """Every token stays: what the dense model does, and the partner of every comparison."""
-    family = family_of(model)
-    sizes = family.sizes(model.config)
-    return Plan(family.name, sizes.layers, sizes.width, "received", (), restore=restore)
 
 
 def write_onnx(

@@ -17,7 +17,7 @@ from toprune.methods.spatten import SpAtten
 from toprune.methods.top import Top
 from toprune.methods.tr_bert import TrBert
 from toprune.methods.transkimmer import Transkimmer
-from toprune.training.stages import Method
+from toprune.training.job import Method
 
 METHODS: dict[str, Any] = {
     kind.NAME: kind

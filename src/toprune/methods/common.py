@@ -1,26 +1,35 @@
-"""lambda, which some papers set by hand for every task, held to a budget instead.
+"""What several methods share: a coefficient that follows the budget, and token predictors.
 
-It grows while the expected FLOPs are above a linearly falling target, and shrinks below it.
+Some papers set lambda, the weight of their sparsity loss, by hand for every task. Here it grows
+while the expected FLOPs are above a linearly falling target, and shrinks below it.
 """
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, expected_share
-from toprune.plan.plan import Restore
+from toprune.plan.plan import Plan, Restore, Step
+from toprune.pruning.predictor import Predictor
+from toprune.training.job import Job
+from toprune.training.stages import CALIBRATION_TEXTS
+from toprune.training.thresholds import meet
 
-RECENT = 0.1  # weight of the last batch in what is known of recent ones
-GAIN = 1.0  # change of log lambda in a step, for every 1.0 that the sparsity is off its target
+RECENT = 0.1  # weight of the last batch in a moving average
+GAIN = 1.0  # change of log lambda in a step, per unit of distance to the target sparsity
 
 
 class Coefficient(nn.Module):
-    """What a selector with such a lambda has beside its masks."""
+    """A selector whose lambda follows the budget; subclasses add the masks."""
 
-    rank_weight: ClassVar[float] = 0.0  # nobody distils a ranking here
+    rank_weight: ClassVar[float] = 0.0  # no ranking is distilled
 
     def __init__(
         self,
@@ -30,10 +39,10 @@ class Coefficient(nn.Module):
         budget: Budget,
         restore: Restore,
         *,
-        most: float = math.inf,
+        largest: float = math.inf,
     ):
         super().__init__()
-        self.sizes, self.lengths, self.most = sizes, lengths, most
+        self.sizes, self.lengths, self.largest = sizes, lengths, largest
         self.restore: Restore = restore
         self.log_lambda: Tensor
         self.register_buffer("log_lambda", torch.tensor(start).log())
@@ -52,18 +61,58 @@ class Coefficient(nn.Module):
     def target(self) -> float:
         return self.sparsity_target * min(1.0, self.progress)
 
-    def moved(self) -> Tensor:
-        """lambda, after it has followed the target by a step."""
+    def step_lambda(self) -> Tensor:
+        """lambda, after one step towards the target."""
         with torch.no_grad():
             self.log_lambda += GAIN * (self.target() - self.sparsity())
-            self.log_lambda.clamp_(max=math.log(self.most))
+            self.log_lambda.clamp_(max=math.log(self.largest))
         return self.log_lambda.exp()
 
     def multipliers(self) -> list[nn.Parameter]:
         return []
 
-    def told(self) -> dict[str, Tensor]:
-        """For the log: lambda, and the share of tokens that is expected after each layer."""
+    def log_values(self) -> dict[str, Tensor]:
+        """For the log: lambda, and the expected share of tokens after each layer."""
         with torch.no_grad():
             kept = self.ratios()
         return {"lambda": self.log_lambda.exp()} | {f"kept_{i}": r for i, r in enumerate(kept)}
+
+
+class Predictors(Coefficient):
+    """The networks (`pruning/predictor.py`) while they are trained, and their coefficient."""
+
+    def __init__(
+        self, start: float, largest: float, span: float, job: Job, networks: nn.ModuleDict
+    ):
+        """`span`: how far the weights may have to move (see `learner.Selector`)."""
+        sizes = sizes_of(job.model)
+        super().__init__(start, sizes, job.lengths, job.budget, job.restore, largest=largest)
+        self.SPAN, self.layers = span, sorted(map(int, networks))
+        self._networks = (networks,)  # in a tuple: they are part of the model already
+        self.shares: Tensor
+        self.register_buffer("shares", torch.ones(len(networks)))  # alive after each, recently
+
+    def network(self, layer: int) -> Predictor:
+        network: Any = self._networks[0][str(layer)]
+        return network
+
+    def masks(self) -> list[nn.Parameter]:
+        return list(self._networks[0].parameters())
+
+    def record(self, layer: int, share: Tensor) -> None:
+        """Update the moving average with a batch's share of tokens left after this layer."""
+        at = self.layers.index(layer)
+        self.shares[at] += RECENT * (share.detach() - self.shares[at])
+
+    def ratios(self) -> list[Tensor]:
+        """Shares of recent batches."""
+        last = [sum(layer <= i for layer in self.layers) for i in range(self.sizes.layers - 1)]
+        return [self.shares[n - 1] if n else torch.ones(()) for n in last]
+
+
+def plan_to_budget(job: Job, layers: Sequence[int], inner: int) -> Plan:
+    """A plan whose networks keep tokens at odds of one or more; one factor of these odds is then
+    bisected until the texts execute the budget on average."""
+    steps = tuple(Step(layer, Fraction(1), 1.0) for layer in layers)
+    plan = replace(job.blank(), steps=steps, predictor=inner)
+    return meet(job.model, plan, job.sample_batches(CALIBRATION_TEXTS), job.budget)

@@ -38,17 +38,11 @@ from toprune.plan.plan import Plan, Score, Step, notch, probe_of
 from toprune.pruning.attach import attached
 from toprune.pruning.policies import Follow
 from toprune.tasks import Task
-from toprune.training.evaluation import distance, said_to
+from toprune.training.evaluation import batch_outputs, distance
+from toprune.training.job import Job, Method, Outcome
 from toprune.training.learner import Learner
-from toprune.training.stages import (
-    CALIBRATION_TEXTS,
-    Job,
-    Outcome,
-    Stage,
-    once,
-    probes_of,
-    soft_stage,
-)
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import CALIBRATION_TEXTS, once, probes_of, soft_stage
 
 NEAREST = 8  # members of the front that are repaired to the budget and judged once more
 
@@ -56,15 +50,19 @@ Gene = tuple[float, ...]  # (P,): of all tokens, the share that each layer from 
 
 
 @dataclass(frozen=True)
-class Lat:
-    first: int = 0  # first layer that may prune; by the probe, tokens are ranked there
-    drop: float = 0.2  # most that leaves in a layer while training; more where the budget is tight
-    sandwich: int = 2  # random sub-models in a batch, beside the full one and the smallest
-    population: int = 12  # constant-rate schedules that the search sets out from
-    mutations: int = 12  # in an iteration
-    crossovers: int = 12
-    mutation_rate: float = 0.5  # of each layer
-    iterations: int = 2
+class Lat(Method):
+    first: int = setting(
+        0, "First layer that may drop tokens, counted from zero; the probe ranks them there."
+    )
+    drop: float = setting(
+        0.2, "Largest share that a layer drops in training; more where the budget needs it."
+    )
+    sandwich: int = setting(2, "Random sub-models per batch, beside the full and the smallest one.")
+    population: int = setting(12, "Constant-rate schedules that the search starts from.")
+    mutations: int = setting(12, "Mutated schedules per iteration of the search.")
+    crossovers: int = setting(12, "Crossed schedules per iteration of the search.")
+    mutation_rate: float = setting(0.5, "Probability that a mutation changes a layer.")
+    iterations: int = setting(2, "Iterations of the search.")
 
     NAME: ClassVar[str] = "lat"
     SCORES: ClassVar[tuple[Score, ...]] = ("received", "probe")
@@ -80,16 +78,16 @@ class Lat:
         """LengthDrop, then the search; without epochs the search alone, on the dense model."""
         schedules = Schedules(self, job)
         if job.training.soft_epochs == 0:
-            outcome = Outcome(schedules.best()[0], None, [])
+            outcome = Outcome(job, schedules.best()[0])
         else:
             outcome = soft_stage(
                 job,
                 lambda: Follow(schedules.blank),
                 lambda _: schedules.best(),
                 resume=resume,
-                kind=partial(LengthDrop, submodels=schedules.submodels),
+                learner=partial(LengthDrop, submodels=schedules.submodels),
             )
-        return replace(outcome, found={"front": [vars(m) for m in schedules.front()]})
+        return replace(outcome, extra={"front": [vars(m) for m in schedules.front()]})
 
     def children(self, genes: Sequence[Gene], rng: np.random.Generator) -> list[Gene]:
         """Of one iteration; parents are drawn anew for each."""
@@ -190,8 +188,8 @@ class Schedules:
         self.count = self.sizes.layers - 1 - settings.first
         probe = probe_of(probes_of(job), job.score, [settings.first])
         self.blank = replace(job.blank(), probe=probe)
-        self.batches = job.some(CALIBRATION_TEXTS)
-        self.dense = said_to(job.model, job.task, self.batches)
+        self.batches = job.sample_batches(CALIBRATION_TEXTS)
+        self.dense = batch_outputs(job.model, job.task, self.batches)
         self.drop = max(settings.drop, 1 - self.rate(1 / job.budget.reduction))
 
     def submodels(self) -> list[Plan]:
@@ -275,7 +273,7 @@ class Schedules:
         will not come below it, and the rest is not asked for."""
         job, total = self.job, 0.0
         for batch, dense in zip(self.batches, self.dense, strict=True):
-            said = said_to(job.model, job.task, [batch], plan)
+            said = batch_outputs(job.model, job.task, [batch], plan)
             total += distance(job.task, said, [dense], [batch])
             if total >= limit:
                 break

@@ -8,7 +8,7 @@ others truly gone.
 
 Ours: scores are divided by the live queries, not by the padded length, so that thresholds mean the
 same whatever the padding; the first token never leaves; lambda follows the budget
-(`coefficient.py`); and one factor of all thresholds is bisected until the texts execute the budget
+(`common.py`); and one factor of all thresholds is bisected until the texts execute the budget
 on average, after either stage, because weights that move let scores move.
 """
 
@@ -26,21 +26,26 @@ from toprune.plan.cost import Sizes
 from toprune.plan.plan import Plan, Restore, Score, Step
 from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens
-from toprune.training.stages import CALIBRATION_TEXTS, Job, Outcome, Stage, soft_stage
+from toprune.training.job import Job, Method, Outcome
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import CALIBRATION_TEXTS, soft_stage
 from toprune.training.thresholds import meet
 
 LAMBDA = 0.1  # at the start: what its README gives
-MOST = 1.0  # lambda: beyond, the weights would learn to please it and nothing else
+LARGEST = 1.0  # lambda: above this the weights would learn little else
 LEAST = 1e-5  # of a threshold
 
 
 @dataclass(frozen=True)
-class Ltp:
-    # The line of starting thresholds: zero at layer 0, so much after the last. The paper's .01 is
-    # the mean score in a text of a hundred tokens; None: one over the mean length of these texts.
-    final: float | None = None
-    temperature: float = 0.1  # tau, in units of `final` (the paper: 1e-4 to 2e-3)
-    first: int = 0  # first layer that may prune
+class Ltp(Method):
+    # The paper's .01 is the mean score in a text of a hundred tokens.
+    final: float | None = setting(
+        None,
+        "Where the line of starting thresholds, zero at layer 0, ends (default: one over the mean "
+        "length).",
+    )
+    temperature: float = setting(0.1, "tau, in units of `final` (the paper: 1e-4 to 2e-3).")
+    first: int = setting(0, "First layer that may drop tokens, counted from zero.")
 
     NAME: ClassVar[str] = "ltp"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)
@@ -50,19 +55,22 @@ class Ltp:
         sizes = sizes_of(job.model)
         selector = Thresholds(self, sizes, job.lengths, job.budget, job.restore)
 
-        def met() -> Plan:
+        def plan_to_budget() -> Plan:
             return meet(
-                job.model, selector.plan(job.blank()), job.some(CALIBRATION_TEXTS), job.budget
+                job.model,
+                selector.plan(job.blank()),
+                job.sample_batches(CALIBRATION_TEXTS),
+                job.budget,
             )
 
         if job.training.soft_epochs == 0:
-            return Outcome(met(), None, [])
+            return Outcome(job, plan_to_budget())
 
         def begin() -> "SoftThreshold":
             return SoftThreshold(selector, Protection.of(job))
 
         def end(policy: "SoftThreshold") -> tuple[Plan, float]:
-            return met(), 1 / (1 - float(selector.sparsity()))
+            return plan_to_budget(), 1 / (1 - float(selector.sparsity()))
 
         return soft_stage(job, begin, end, resume=resume)
 
@@ -78,7 +86,7 @@ class Thresholds(Coefficient):
         budget: Budget,
         restore: Restore = "none",
     ):
-        super().__init__(LAMBDA, sizes, lengths, budget, restore, most=MOST)
+        super().__init__(LAMBDA, sizes, lengths, budget, restore, largest=LARGEST)
         self.settings = settings
         layers = torch.arange(settings.first, sizes.layers - 1)
         self.final = 1 / lengths.mean if settings.final is None else settings.final
@@ -97,12 +105,12 @@ class Thresholds(Coefficient):
         return [self.delta]
 
     def ratios(self) -> list[Tensor]:
-        """As recent texts would have it."""
+        """Shares of recent batches."""
         return [torch.ones(())] * self.settings.first + list(self.shares.unbind())
 
     def penalty(self) -> Tensor:
         """lambda * sum_l mean(mask_l); lambda moves on the way."""
-        return self.moved() * torch.stack(self.kept).sum()
+        return self.step_lambda() * torch.stack(self.kept).sum()
 
     def plan(self, blank: Plan) -> Plan:
         steps = (

@@ -1,10 +1,10 @@
-"""Average pooling at one middle layer, as for cross-encoders (2026): nobody is chosen, neighbours
-become their mean.
+"""Average pooling at one middle layer, as for cross-encoders (2026): no token is chosen, neighbours
+are replaced by their mean.
 
-At one layer the tokens but the first (and those that are protected, as a query is) are averaged in
-runs of nearly equal length until as many rows are left as the budget allows; all layers above work
-on these. Which layer: the one that leaves the frozen model nearest to its own answers, on a few
-hundred unlabelled texts; the earlier it is, the less has to be pooled.
+At one layer all tokens but the first one and the protected ones (a query, for example) are averaged
+in runs of nearly equal length, until as many rows are left as the budget allows; all layers above
+work on these rows. The layer is the one that leaves the frozen model nearest to its own answers on
+a few hundred unlabelled texts. The earlier it is, the less has to be pooled.
 """
 
 from contextlib import suppress
@@ -15,12 +15,14 @@ from toprune.errors import OutOfReach
 from toprune.models.families import sizes_of
 from toprune.plan.plan import Plan, Score
 from toprune.training.calibrate import calibrate
-from toprune.training.stages import CALIBRATION_TEXTS, Job, Outcome, Stage
+from toprune.training.job import Job, Method, Outcome
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import CALIBRATION_TEXTS
 
 
 @dataclass(frozen=True)
-class Pool:
-    first: int = 0  # first layer that may pool
+class Pool(Method):
+    first: int = setting(0, "First layer that may pool tokens, counted from zero.")
 
     NAME: ClassVar[str] = "pool"
     SCORES: ClassVar[tuple[Score, ...]] = ("pooled",)
@@ -30,7 +32,7 @@ class Pool:
         starts: list[Plan] = []
         for layer in range(self.first, sizes_of(job.model).layers - 1):
             with suppress(OutOfReach):  # from so late a layer
-                starts.append(job.shaped(layer, layer))
-        texts, seed = job.some(CALIBRATION_TEXTS), job.training.seed
-        plan = calibrate(job.model, texts, job.task, starts, job.repaired, moves=0, seed=seed)
-        return Outcome(plan, None, [])
+                starts.append(job.geometric(layer, layer))
+        batches, seed = job.sample_batches(CALIBRATION_TEXTS), job.training.seed
+        plan = calibrate(job.model, batches, job.task, starts, job.repaired, moves=0, seed=seed)
+        return Outcome(job, plan)

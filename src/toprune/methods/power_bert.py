@@ -7,8 +7,8 @@ as many tokens as r_l has mass, never more than the one before, and the model is
 the others truly gone.
 
 Ours: ranks are bins of the text's own length, not of the padded maximum, so that short texts are
-pruned too; the first token is never scaled; lambda follows the budget (`coefficient.py`). What is
-then left to the budget is `repair`'s.
+pruned too; the first token is never scaled; lambda follows the budget (`common.py`), and
+`repair` meets the rest of the budget.
 """
 
 from dataclasses import dataclass, replace
@@ -24,15 +24,17 @@ from toprune.plan.cost import Sizes
 from toprune.plan.plan import Plan, Restore, Score, Step, notch, probe_of
 from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens, by_probe, order, ranks
-from toprune.training.stages import Job, Outcome, Stage, calibrated, probes_of, soft_stage
+from toprune.training.job import Job, Method, Outcome
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import calibrated, probes_of, soft_stage
 
 LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
 
 
 @dataclass(frozen=True)
-class PowerBert:
-    bins: int = 50  # entries of a layer's soft-extract vector
-    first: int = 0  # first layer that may prune
+class PowerBert(Method):
+    bins: int = setting(50, "Entries of a layer's soft-extract vector.")
+    first: int = setting(0, "First layer that may drop tokens, counted from zero.")
 
     NAME: ClassVar[str] = "power_bert"
     SCORES: ClassVar[tuple[Score, ...]] = ("received", "probe")
@@ -42,7 +44,7 @@ class PowerBert:
         """The configuration search; without epochs for it, the best schedule for the dense
         model."""
         if job.training.soft_epochs == 0:
-            return Outcome(calibrated(job), None, [])
+            return Outcome(job, calibrated(job))
 
         def begin() -> "Extract":
             selector = SoftExtract(self, sizes_of(job.model), job.lengths, job.budget, job.restore)
@@ -94,7 +96,7 @@ class SoftExtract(Coefficient):
     def penalty(self) -> Tensor:
         """lambda * sum_l l * ||r_l||_1, layers counted from one; lambda moves on the way."""
         number = torch.arange(1, len(self.r) + 1) + self.settings.first  # (P,)
-        return self.moved() * (number * self.r.abs().sum(1)).sum()
+        return self.step_lambda() * (number * self.r.abs().sum(1)).sum()
 
     def plan(self, blank: Plan, probes: Tensor | None) -> Plan:
         """Retention: as many tokens as there is mass."""

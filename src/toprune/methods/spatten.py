@@ -1,4 +1,4 @@
-"""SpAtten (HPCA'21), its cascade token pruning: a schedule by rule, tokens ranked by all the
+"""SpAtten (HPCA'21), its cascade token pruning: a schedule by rule; tokens are ranked by all the
 attention that they have received so far.
 
 The importance of a token is the attention that it receives, summed over heads and queries and
@@ -15,35 +15,36 @@ from typing import ClassVar
 from toprune.models.families import sizes_of
 from toprune.plan.cost import reduction
 from toprune.plan.plan import DENOMINATOR, Plan, Score, Step, notch
-from toprune.training.stages import Job, Outcome, Stage
+from toprune.training.job import Job, Method, Outcome
+from toprune.training.settings import Stage, setting
 
 
 @dataclass(frozen=True)
-class SpAtten:
-    first: int = 0  # first layer that may prune; the rule below may say a later one
+class SpAtten(Method):
+    first: int = setting(0, "First layer that may drop tokens; the rule may start later.")
 
     NAME: ClassVar[str] = "spatten"
     SCORES: ClassVar[tuple[Score, ...]] = ("accumulated",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        """The paper's line; from an earlier layer on where that cannot reach the budget, which on
-        models of six layers is the rule."""
+        """The paper's line; it starts earlier where it cannot reach the budget, as is usual on
+        models of six layers."""
         layers = sizes_of(job.model).layers
         for whole in range(min(whole_layers(layers), layers - 1), self.first, -1):
             if _executed(job, line(job.blank(), whole, 0.0)) >= job.budget.reduction:
-                return Outcome(job.repaired(_bisected(job, whole)), None, [])
-        return Outcome(job.repaired(_bisected(job, self.first + 1)), None, [])
+                return Outcome(job, job.repaired(_bisected(job, whole)))
+        return Outcome(job, job.repaired(_bisected(job, self.first + 1)))
 
 
 def whole_layers(layers: int) -> int:
-    """Layers at the beginning that see every token."""
+    """The number of layers at the beginning that see every token."""
     return max(3, math.ceil(0.15 * layers))
 
 
 def line(blank: Plan, whole: int, final: float) -> Plan:
-    """Shares fall linearly from 1 at layer `whole` - 1 to `final` at the last layer. What enters
-    layer i is what the step at layer i - 1 leaves."""
+    """Shares fall linearly from 1 at layer `whole` - 1 to `final` at the last layer. The step at
+    layer i - 1 decides what enters layer i."""
     last = blank.n_layers - 1
     falling = {
         i: 1 - (1 - final) * (i - whole + 1) / (last - whole + 1) for i in range(whole, last + 1)
@@ -60,6 +61,6 @@ def _bisected(job: Job, whole: int) -> Plan:
     low, high = 0, DENOMINATOR  # thousandths of the final rate
     while high - low > 1:
         middle = (low + high) // 2
-        enough = _executed(job, line(job.blank(), whole, middle / DENOMINATOR))
-        low, high = (middle, high) if enough >= job.budget.reduction else (low, middle)
+        reached = _executed(job, line(job.blank(), whole, middle / DENOMINATOR))
+        low, high = (middle, high) if reached >= job.budget.reduction else (low, middle)
     return line(job.blank(), whole, low / DENOMINATOR)

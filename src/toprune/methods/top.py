@@ -1,19 +1,22 @@
 """ToP (KDD'23): constraint-aware, ranking-distilled token pruning.
 
 Read beside the paper. Every layer that may prune has a *gate* mask (does it prune?) and *rank*
-masks over bins of relative rank (which ranks stay?); both are hard-concrete, learned together with
-the weights under a constraint on executed FLOPs. Where the published code and the paper part ways,
-we follow what will be executed: ratios are cumulative shares of the original length, keys are
-weighed inside the softmax, the target is over the user's own lengths.
+masks over bins of relative rank (which ranks stay?). Both are hard-concrete and learned together
+with the weights, under a constraint on executed FLOPs. Where the published code differs from the
+paper, we follow what will be executed: ratios are cumulative shares of the original length, keys
+are weighted inside the softmax, and the target is over the user's own lengths.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from toprune.data.recipes import Recipe
 from toprune.errors import OutOfReach
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
@@ -21,52 +24,59 @@ from toprune.plan.cost import Sizes, expected_share
 from toprune.plan.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
 from toprune.pruning.policies import Protection
 from toprune.pruning.tokens import Tokens, ranks
+from toprune.tasks import Task
 from toprune.training import hard_concrete
-from toprune.training.projection import shift_to
+from toprune.training.batches import Collate, in_batches
+from toprune.training.evaluation import batch_outputs, distance
+from toprune.training.job import Job, Method, Outcome
 from toprune.training.ranking_losses import RANK_LOSSES, Ranking
+from toprune.training.settings import Stage, setting
 from toprune.training.soft_policy import Learn
-from toprune.training.stages import (
-    Job,
-    Outcome,
-    Stage,
-    calibrated,
-    probes_of,
-    shared_out,
-    soft_stage,
-)
+from toprune.training.stages import calibrated, probes_of, run, soft_stage
 
-DENSE = 0.01  # sparsity at which a projected run sets out; at zero the shift would be infinite
-BESIDE = 0.1  # of the ranking distillation's weight, where it goes on with the weights' training
+DENSE = 0.01  # sparsity at which a projected run starts; at zero the shift would be infinite
+BESIDE = 0.1  # factor of the ranking distillation's weight in the hard stage
 START = 4.6  # gates start closed at -START, ranks open at +START (P(z > 0) = .047 and .998)
+WEIGHTS = (1e-2, 1e-3, 1e-4)  # of the ranking distillation, among which the paper searches
 
 
 @dataclass(frozen=True)
-class Top:
-    """Settings of the method; the training's own are in `fit.Training`."""
+class Top(Method):
+    """Settings of the method; those of the training are in `training.settings.Training`."""
 
-    bins: int = 50  # rank masks of a layer
-    first: int = 0  # first layer that may prune, counted from zero
-    gates: bool = True  # False: every layer from `first` on prunes (the paper's ablation)
-    constraint: Literal["lagrangian", "projection"] = "projection"
-    distill: Literal["lambda", "mse", "ce", "none"] = "lambda"
-    distill_weight: float = 1.0  # at the start; falls linearly to zero over the warm-up
-    top_k: int = 20  # tokens that the ranking distillation calls relevant
-    slope: float = 30.0  # how much lower the worst rank starts than the best: what goes first
+    bins: int = setting(50, "Rank masks of a layer.")
+    first: int = setting(0, "First layer that may drop tokens, counted from zero.")
+    gates: bool = setting(
+        True, "Learn which layers drop tokens; false: every layer from `first` on does."
+    )
+    constraint: Literal["lagrangian", "projection"] = setting(
+        "projection", "How masks are held to the budget: projection, or lagrangian (the paper)."
+    )
+    distill: Literal["lambda", "mse", "ce", "none"] = setting(
+        "lambda", "Loss of the ranking distillation: lambda, mse, ce or none."
+    )
+    distill_weight: float = setting(
+        1.0, "Weight of that loss at the start; it falls to zero over the warm-up."
+    )
+    top_k: int = setting(20, "Number of tokens that the ranking distillation calls relevant.")
+    slope: float = setting(
+        30.0, "How much lower the mask of the worst rank starts than that of the best rank."
+    )
 
     NAME: ClassVar[str] = "top"
     SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received", "probes")
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        """Masks and weights together; where no epochs are for that, the best schedule for the
-        dense model. So too for heads that read the state with which a token left: a soft weight
-        says nothing of that state, and masks that cannot see it drift to late and deep cuts.
-        Answers by token that come back as zeros are treated alike; masks for them are untried."""
+        """Learn masks and weights together; without epochs for that, take the best schedule for
+        the dense model. The same schedule serves heads that read the state with which a token left:
+        a soft weight does not change that state, and masks that cannot see it drift to late and
+        deep cuts. Heads that answer by token get it, too; masks for them are untried."""
         if job.restore == "last" or job.task.BY_TOKEN:
-            job.training = shared_out(job.training, ("hard",))
-            return Outcome(calibrated(job), None, [], ranking=self._ranking())
+            job = replace(job, training=job.training.for_stages(("hard",)))
+            return Outcome(job, calibrated(job), ranking=self._hard_ranking())
         if job.training.soft_epochs == 0:
-            return Outcome(calibrated(job), None, [])
+            return Outcome(job, calibrated(job))
         sizes = sizes_of(job.model)
 
         def begin() -> Learn:
@@ -85,39 +95,71 @@ class Top:
         def end(policy: Learn) -> tuple[Plan, float]:
             with torch.no_grad():
                 expected = 1 / (1 - float(policy.selector.sparsity()))
-            return _in_reach(job, policy.selector), expected
+            return _repaired(job, policy.selector), expected
 
         return soft_stage(job, begin, end, resume=resume)
 
-    def _ranking(self) -> Ranking | None:
-        """The ranking distillation, for a hard stage that no soft one went before. It stays to the
-        end, so it must not outweigh what the tokens that are kept are to say."""
+    def default_score(self, task: Task, recipe: Recipe) -> Score:
+        return task.SCORE or recipe.score
+
+    def search(self, job: Job, *, resume: bool) -> "Top":
+        """The paper's search for the weight of the ranking distillation: three runs on 80 % of the
+        training texts, judged on the rest by how close they come to the dense model's answers."""
+        weights = {name: t.clone() for name, t in job.model.state_dict().items()}
+        rows = np.random.default_rng(job.training.seed).permutation(len(job.features))
+        cut = max(1, len(rows) // 5)
+        held_out = [job.features[i] for i in rows[:cut]]
+        rest = [job.features[i] | {"index": j} for j, i in enumerate(rows[cut:])]
+        batches = [batch for _, batch in in_batches(held_out, Collate(job.tokenizer))]
+        dense = batch_outputs(job.model, job.task, batches)
+        results: list[tuple[float, float]] = []
+        for weight in WEIGHTS:
+            trial = replace(
+                job,
+                features=rest,
+                method=replace(self, distill_weight=weight),
+                work=job.work / f"weight-{weight:g}",
+                known=None,  # that folder is for all texts
+            )
+            plan = run(trial, resume=resume).plan
+            outputs = batch_outputs(job.model, job.task, batches, plan)
+            results.append((distance(job.task, outputs, dense, batches), weight))
+            job.model.load_state_dict(weights)
+        return replace(self, distill_weight=min(results)[1])
+
+    def rank_loss(self, x: Tensor, t: Tensor, live: Tensor) -> Tensor:
+        """The ranking distillation, see `ranking_losses`."""
+        return RANK_LOSSES[self.distill](x, t, live, self.top_k)
+
+    def _hard_ranking(self) -> Ranking | None:
+        """The ranking distillation for a hard stage without a soft one before it. It stays to the
+        end, so it must not outweigh what the kept tokens learn to answer."""
         if self.distill == "none":
             return None
-        loss, weight = RANK_LOSSES[self.distill], BESIDE * self.distill_weight
-        return lambda x, t, live: weight * loss(x, t, live, self.top_k)
+        weight = BESIDE * self.distill_weight
+        return lambda x, t, live: weight * self.rank_loss(x, t, live)
 
     def _ranked_at(self, shape: Plan) -> "Top":
-        """Prune from where the starting shape does. A score that ranks once ranks at the first
-        open gate: one that opens earlier, for a token or two, would rank all others there too,
-        with a worse probe."""
+        """Prune from the layer where the starting shape does. A score that ranks once ranks at the
+        first open gate: a gate that opens earlier, for a token or two, would rank all others there
+        too, with a worse probe."""
         return replace(self, first=max(self.first, shape.steps[0].layer))
 
 
-def _in_reach(job: Job, selector: "Selector") -> Plan:
+def _repaired(job: Job, selector: "Selector") -> Plan:
     """The learned plan, repaired; with more gates open where its own layers come too late."""
     probes = probes_of(job)
     for more in range(len(selector.gate_loga)):
-        try:
+        with suppress(OutOfReach):
             return job.repaired(selector.plan(job.blank(), probes, more))
-        except OutOfReach:
-            continue
     return job.repaired(selector.plan(job.blank(), probes, len(selector.gate_loga)))
 
 
 class Selector(nn.Module):
     """The masks while they are learned: `weights` for a layer, `penalty` for the trainer, `plan`
     at the end."""
+
+    SPAN: ClassVar[float] = hard_concrete.SPAN
 
     def __init__(
         self,
@@ -128,10 +170,12 @@ class Selector(nn.Module):
         start: Sequence[float] | None = None,
         restore: Restore = "none",
     ):
-        """`start`: share of tokens after each layer from `first` on, the shape to set out from;
-        None: the budget's own share in every layer."""
+        """`start`: share of tokens after each layer from `first` on, as a starting shape; None: the
+        budget's share in every layer."""
         super().__init__()
         self.settings, self.sizes, self.lengths = settings, sizes, lengths
+        self.rank_loss = settings.rank_loss
+        self.rank_weight = 0.0 if settings.distill == "none" else settings.distill_weight
         self.restore: Restore = restore
         layers = sizes.layers - 1 - settings.first
         self.rank_loga = nn.Parameter(_slopes(settings, start or [1 / budget.reduction] * layers))
@@ -148,10 +192,10 @@ class Selector(nn.Module):
     # -- this step's masks -------------------------------------------------------------------
 
     def target(self) -> float:
-        """Linear warm-up. With multipliers from the sparsity that the masks start with, not from
+        """Linear warm-up. With multipliers it starts from the sparsity of the first masks, not from
         zero: below it the first multiplier would move the wrong way."""
-        grown = (self.sparsity_target - self.sparsity_start) * min(1.0, self.progress)
-        return self.sparsity_start + grown
+        risen = (self.sparsity_target - self.sparsity_start) * min(1.0, self.progress)
+        return self.sparsity_start + risen
 
     def sample(self) -> None:
         """Draw all masks once for a forward pass; the batch shares them."""
@@ -172,7 +216,9 @@ class Selector(nn.Module):
                 self.gate_loga.clamp_(-hard_concrete.LIMIT, hard_concrete.LIMIT)
             return self.rank_loga, self.gate_loga
         masks = (self.rank_loga, self.gate_loga)
-        shift = shift_to(self.target(), masks, lambda m, c: self._sparsity(m[0] - c, m[1] + c))
+        shift = hard_concrete.shift_to(
+            self.target(), masks, lambda m, c: self._sparsity(m[0] - c, m[1] + c)
+        )
         return self.rank_loga - shift, self.gate_loga + shift
 
     def opens(self, layer: int) -> bool:
@@ -193,30 +239,23 @@ class Selector(nn.Module):
         weight = 1 - (1 - keep) * self._z[1][at]
         return weight.masked_fill(tokens.protected, 1.0)
 
-    SPAN: ClassVar[float] = 9.0  # from an open mask to a closed one
-
-    @property
-    def rank_weight(self) -> float:
-        """Of the ranking distillation, to begin with."""
-        return 0.0 if self.settings.distill == "none" else self.settings.distill_weight
-
     def masks(self) -> list[nn.Parameter]:
         return [m for m in (self.rank_loga, self.gate_loga) if m.requires_grad]
 
     def multipliers(self) -> list[nn.Parameter]:
         return [self.lambdas] if self.lambdas.requires_grad else []
 
-    def told(self) -> dict[str, Tensor]:
-        """For the log: the multipliers; of each layer the chance that it prunes, and the share of
-        tokens that is expected after it."""
-        told = {f"lambda_{i + 1}": x for i, x in enumerate(self.lambdas)}
+    def log_values(self) -> dict[str, Tensor]:
+        """For the log: the multipliers, the probability that each layer prunes, and the expected
+        share of tokens after it."""
+        values = {f"lambda_{i + 1}": x for i, x in enumerate(self.lambdas)}
         with torch.no_grad():
             rank_loga, gate_loga = self.logits()
             kept = self.ratios(rank_loga, gate_loga)
             opens = hard_concrete.p_open(gate_loga)
         if self.settings.gates:
-            told |= {f"gate_{self.settings.first + i}": p for i, p in enumerate(opens)}
-        return told | {f"kept_{i}": share for i, share in enumerate(kept)}
+            values |= {f"gate_{self.settings.first + i}": p for i, p in enumerate(opens)}
+        return values | {f"kept_{i}": share for i, share in enumerate(kept)}
 
     # -- the constraint ------------------------------------------------------------------------
 
@@ -245,15 +284,15 @@ class Selector(nn.Module):
         """Augmented Lagrangian; masks descend on it, the multipliers ascend (`maximize=True`)."""
         if self.settings.constraint == "projection":
             return self.rank_loga.new_zeros(())
-        off = self.sparsity() - self.target()
-        return self.lambdas[0] * off + self.lambdas[1] * off.square()
+        gap = self.sparsity() - self.target()
+        return self.lambdas[0] * gap + self.lambdas[1] * gap.square()
 
     # -- the end -------------------------------------------------------------------------------
 
     def plan(self, blank: Plan, probes: Tensor | None, more: int = 0) -> Plan:
-        """Gates at one half, expected shares of the open layers; `blank` says for which model.
-        The ratios still need `schedule.repair` to meet the budget to the token; where the layers
-        that are open cannot reach it, `more` opens so many of the next likely gates."""
+        """Gates are open from one half on; ratios are the expected shares of the open layers. They
+        still need `schedule.repair` to meet the budget to the token. Where the open layers cannot
+        reach it, `more` opens that many of the next likely gates."""
         with torch.no_grad():
             rank_loga, gate_loga = self.logits()
             open_ = torch.ones_like(gate_loga, dtype=torch.bool)
@@ -273,7 +312,7 @@ class Selector(nn.Module):
 
 
 def _slopes(settings: Top, start: Sequence[float]) -> Tensor:
-    """Rank masks (P, bins) that fall with the rank, each layer's shifted by its starting share: as
+    """Rank masks (P, bins) that fall with the rank, shifted by the starting share of each layer. As
     the constraint pushes all of them down, every layer keeps the ranks before an edge, and the
     edges pass through the shape `start`. Equal masks would first drop ranks at random.
 

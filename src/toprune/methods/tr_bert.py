@@ -10,7 +10,7 @@ stay where p >= 1/2, and their number adapts to the text.
 Ours: imitation needs no labels (the margin in place of the loss) and aims at the top tokens of the
 two-step schedule that meets the budget. By default that is all, and the epochs go to the weights:
 the policy gradient takes `samples` passes for one. It sets out from the imitation, which is why no
-draw is guided by the heuristic any more. alpha follows the budget (`coefficient.py`), and one
+draw is guided by the heuristic any more. alpha follows the budget (`common.py`), and one
 factor of the odds at which tokens stay is bisected until the texts execute it on average.
 """
 
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toprune.io.progress import bar
-from toprune.methods.predicted import Predictors, met
+from toprune.methods.common import Predictors, plan_to_budget
 from toprune.models.families import sizes_of
 from toprune.models.heads import ask, reads_all
 from toprune.plan.plan import Plan, Restore, Score, Step
@@ -32,29 +32,25 @@ from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Drop, Policy, Protection, Record
 from toprune.pruning.predictor import Predictor, add_predictors
 from toprune.pruning.tokens import Tokens, gather_alive, order, ranks
+from toprune.training.job import Job, Method, Outcome
 from toprune.training.learner import Learner
-from toprune.training.stages import (
-    PROBE_TEXTS,
-    Job,
-    Outcome,
-    Stage,
-    learned,
-    shared_out,
-    soft_stage,
-)
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import PROBE_TEXTS, fitted_once, soft_stage
 
 ALPHA = 1.0  # at the start: of its scripts for classification
-MOST = 10.0  # alpha
+LARGEST = 10.0  # alpha
 SPAN = 0.09  # imitation has found the place, and the weights of a network move slowly
 TOKENS = 50_000  # that a selector is fitted to
 PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: over all tokens, at once, of Adam
 
 
 @dataclass(frozen=True)
-class TrBert:
-    first: int = 0  # layer of the first selector; the second is half-way
-    inner: int = 32  # width of a selector
-    samples: int = 0  # draws of a text while selectors are trained (the paper: 8); 0: they are not
+class TrBert(Method):
+    first: int = setting(0, "Layer of the first selector, from zero on; the second is half-way.")
+    inner: int = setting(32, "Width of a selector.")
+    samples: int = setting(
+        0, "Draws per text that train the selectors by policy gradient (the paper: 8; 0: none)."
+    )
 
     NAME: ClassVar[str] = "tr_bert"
     SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
@@ -64,23 +60,24 @@ class TrBert:
         schedule = self.schedule(job)
         layers = [step.layer for step in schedule.steps]
         torch.manual_seed(job.training.seed)
-        made = add_predictors(job.model, layers, self.inner, normed=False)
-        learned(job.work / "selectors.safetensors", made, lambda: imitate(job, schedule, made))
+        selectors = add_predictors(job.model, layers, self.inner, normed=False)
+        path = job.work / "selectors.safetensors"
+        fitted_once(path, selectors, lambda: imitate(job, schedule, selectors))
 
         if self.samples == 0 or job.training.soft_epochs == 0:
-            job.training = shared_out(job.training, ("hard",))
-            return Outcome(met(job, layers, self.inner), None, [])
+            job = replace(job, training=job.training.for_stages(("hard",)))
+            return Outcome(job, plan_to_budget(job, layers, self.inner))
 
         def end(policy: "Draw") -> tuple[Plan, float]:
             expected = 1 / (1 - float(policy.selector.sparsity()))
-            return met(job, layers, self.inner), expected
+            return plan_to_budget(job, layers, self.inner), expected
 
         return soft_stage(
             job,
-            lambda: Draw(Predictors(ALPHA, MOST, SPAN, job, made), job),
+            lambda: Draw(Predictors(ALPHA, LARGEST, SPAN, job, selectors), job),
             end,
             resume=resume,
-            kind=partial(PolicyGradient, samples=self.samples),
+            learner=partial(PolicyGradient, samples=self.samples),
         )
 
     def schedule(self, job: Job) -> Plan:
@@ -95,7 +92,7 @@ class TrBert:
 
 def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
     """Fit every selector to the heuristic's top tokens at its layer, on the dense model."""
-    batches = job.some(PROBE_TEXTS)
+    batches = job.sample_batches(PROBE_TEXTS)
     seen: dict[int, list[tuple[Tensor, Tensor]]] = {step.layer: [] for step in schedule.steps}
     sizes = sizes_of(job.model)
     restore: Restore = "last" if reads_all(job.task, job.model.config) else "none"
@@ -179,7 +176,7 @@ class Draw(Policy):
         self.unlikely.append((nll * free).sum(1) / free.sum(1).clamp_min(1))
         alive = tokens.alive & (stay | tokens.protected)
         self.kept.append(alive.sum(1) / tokens.n)
-        self.selector.saw(layer, alive.sum() / tokens.n.sum())
+        self.selector.record(layer, alive.sum() / tokens.n.sum())
         return Drop(*gather_alive(replace(tokens, alive=alive, full=False)))
 
 
@@ -204,7 +201,7 @@ class PolicyGradient(Learner):
         logits, _ = ask(self.model, self.task, many)
         rows = range(len(logits))
         losses = torch.stack([self._loss(logits, teacher_logits, many, i) for i in rows])
-        alpha = self.selector.moved()
+        alpha = self.selector.step_lambda()
         kept, unlikely = torch.stack(self.draw.kept).mean(0), torch.stack(self.draw.unlikely).sum(0)
         policy = (advantage(losses.detach(), kept, alpha, self.samples) * unlikely).mean()
         self.parts = {"distill": float(losses.detach().mean()), "policy": float(policy.detach())}

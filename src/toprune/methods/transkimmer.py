@@ -9,7 +9,7 @@ counts, and the number of tokens adapts to the text.
 Ours: two outputs of which only the difference matters are one. Tokens leave after attention, as
 everywhere in this house, so the first predictor has seen one attention and none reads embeddings
 alone. Dropped keys are gone from the softmax, not zeroed after it (the author calls that a bug).
-Padding is not counted, and inference draws nothing. lambda follows the budget (`coefficient.py`),
+Padding is not counted, and inference draws nothing. lambda follows the budget (`common.py`),
 and one factor of the odds at which tokens stay is bisected until the texts execute the budget on
 average. Predictors start nearer to their decision than the paper's, which has thousands of steps to
 get there, and learn at a rate of their own. What they cost is counted.
@@ -22,25 +22,27 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toprune.methods.predicted import Predictors, met
+from toprune.methods.common import Predictors, plan_to_budget
 from toprune.models.families import sizes_of
 from toprune.plan.plan import Plan, Score
 from toprune.pruning.policies import Drop, Policy, Protection
 from toprune.pruning.predictor import add_predictors
 from toprune.pruning.tokens import Tokens, gather_alive
-from toprune.training.stages import Job, Outcome, Stage, soft_stage
+from toprune.training.job import Job, Method, Outcome
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import soft_stage
 
 LAMBDA = 0.5  # at the start: as in its scripts
-MOST = 5.0  # lambda: beyond, the weights would learn to please it and nothing else
+LARGEST = 5.0  # lambda: above this the weights would learn little else
 SPAN = 30.0  # over the width: the wider a network, the further its answer moves at the same rate
 SMALL = 0.02  # spread of the last layer's weights at the start
 
 
 @dataclass(frozen=True)
-class Transkimmer:
-    first: int = 0  # first layer that may prune
-    open: float = 3.0  # logit of staying at the start (the paper: 10)
-    temperature: float = 1.0  # of the Gumbel-softmax
+class Transkimmer(Method):
+    first: int = setting(0, "First layer that may drop tokens, counted from zero.")
+    open: float = setting(3.0, "Logit with which tokens stay at the start (the paper: 10).")
+    temperature: float = setting(1.0, "Temperature of the Gumbel-softmax.")
 
     NAME: ClassVar[str] = "transkimmer"
     SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
@@ -50,19 +52,19 @@ class Transkimmer:
         sizes = sizes_of(job.model)
         torch.manual_seed(job.training.seed)
         layers = range(self.first, sizes.layers - 1)
-        made = add_predictors(job.model, layers, sizes.width, normed=True)
-        for predictor in made.children():
+        predictors = add_predictors(job.model, layers, sizes.width, normed=True)
+        for predictor in predictors.children():
             start(predictor, self.open)
         if job.training.soft_epochs == 0:
-            return Outcome(met(job, layers, sizes.width), None, [])
+            return Outcome(job, plan_to_budget(job, layers, sizes.width))
 
         def begin() -> "Skim":
-            skimmers = Skimmers(LAMBDA, MOST, SPAN / sizes.width, job, made)
+            skimmers = Skimmers(LAMBDA, LARGEST, SPAN / sizes.width, job, predictors)
             return Skim(skimmers, job, self.temperature)
 
         def end(policy: "Skim") -> tuple[Plan, float]:
             expected = 1 / (1 - float(policy.selector.sparsity()))
-            return met(job, layers, sizes.width), expected
+            return plan_to_budget(job, layers, sizes.width), expected
 
         return soft_stage(job, begin, end, resume=resume)
 
@@ -78,7 +80,7 @@ class Skimmers(Predictors):
 
     def penalty(self) -> Tensor:
         """lambda * mean over layers of the share that is left; lambda moves on the way."""
-        return self.moved() * torch.stack(list(self.kept)).mean()
+        return self.step_lambda() * torch.stack(list(self.kept)).mean()
 
 
 def drawn(logits: Tensor, temperature: float) -> Tensor:
@@ -112,6 +114,6 @@ class Skim(Policy):
             weight = weight * tokens.weight
         share = (weight * tokens.alive).sum() / tokens.n.sum()
         selector.kept = [*selector.kept, share]
-        selector.saw(layer, share)
+        selector.record(layer, share)
         alive = tokens.alive & (weight > 0)
         return Drop(*gather_alive(replace(tokens, weight=weight, alive=alive, full=False)))

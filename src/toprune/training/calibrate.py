@@ -14,7 +14,7 @@ from torch import Tensor
 from toprune.io.progress import bar
 from toprune.plan.plan import Plan, Step, notch
 from toprune.tasks import Task
-from toprune.training.evaluation import distance, said_to
+from toprune.training.evaluation import batch_outputs, distance
 
 MOVES = 24  # random moves after the plain shapes, when no training follows
 SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
@@ -33,10 +33,10 @@ def calibrate(
     """The plan of least divergence from the dense model; every candidate meets the budget."""
     rng = np.random.default_rng(seed)
     with bar("calibrating", len(starts) + moves) as advance:
-        dense = said_to(model, task, batches)
+        dense = batch_outputs(model, task, batches)
 
         def loss(plan: Plan) -> float:
-            found = distance(task, said_to(model, task, batches, plan), dense, batches)
+            found = distance(task, batch_outputs(model, task, batches, plan), dense, batches)
             advance()
             return found
 

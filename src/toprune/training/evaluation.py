@@ -15,11 +15,11 @@ from toprune.models.heads import ask
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import Task
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate, tokens_in
+from toprune.training.batches import Collate, in_batches
+from toprune.training.features import tokens_in
 
 
-def answers_of(
+def collect_outputs(
     model: Any,
     task: Task,
     features: Sequence[dict[str, Any]],
@@ -72,7 +72,7 @@ def entering(
     return torch.cat(found).numpy(force=True)
 
 
-def said_to(
+def batch_outputs(
     model: Any, task: Task, batches: Sequence[dict[str, Tensor]], plan: Plan | None = None
 ) -> list[Tensor]:
     """The outputs, batch by batch, under a plan or none; leaves the model without one."""
@@ -99,14 +99,14 @@ def distance(
     return sum(terms)
 
 
-def save_answers(path: Path, outputs: Sequence[np.ndarray]) -> None:
+def save_outputs(path: Path, outputs: Sequence[np.ndarray]) -> None:
     """Whole or not at all; arrays of one number of axes, whatever their lengths."""
     flat = np.concatenate([one.ravel() for one in outputs])
     with draft(path) as made:
         np.savez(made, flat=flat, shapes=np.array([one.shape for one in outputs]))
 
 
-def load_answers(path: Path) -> list[np.ndarray]:
+def load_outputs(path: Path) -> list[np.ndarray]:
     with np.load(path) as found:
         flat, shapes = found["flat"], found["shapes"]
     ends = shapes.prod(1).cumsum()

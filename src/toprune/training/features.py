@@ -1,11 +1,9 @@
 """From examples to features (rows with what the head is to say), and from features to batches."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from toprune.data.bad_rows import name_rows
 from toprune.data.examples import Examples
@@ -15,8 +13,6 @@ from toprune.plan.budget import Lengths
 from toprune.plan.plan import held_tokens
 from toprune.tasks import Task, texts_of
 from toprune.tasks.tokenize import Row, Texts
-
-NO_TAG = -100  # what torch's losses pass over
 
 
 def encode(
@@ -108,59 +104,6 @@ def lengths(
     texts = [feature["input_ids"] for feature in features]
     held = [held_tokens(ids, protect, protect_until) for ids in texts]
     return Lengths.of(map(len, texts), held)
-
-
-class Collate:
-    """Pads a batch to its longest row, on the right, and adds what is known about its examples.
-    Images, of one length all, are decoded here.
-
-    extras: `(indices of the batch, padded length) -> tensors`: the teacher's words.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Any,
-        extras: Callable[[Sequence[int], int], dict[str, Tensor]] | None = None,
-    ):
-        self.images = tokenizer if isinstance(tokenizer, Images) else None
-        self.fill = _fill(tokenizer) if self.images is None else {}
-        self.extras = extras
-
-    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        counts = torch.tensor([tokens_in(feature) for feature in features])  # (B,)
-        length = int(counts.max())
-        batch = {
-            name: torch.tensor(
-                [_pad(feature[name], length, fill) for feature in features]
-            )  # (B, S)
-            for name, fill in self.fill.items()
-            if name in features[0]
-        }
-        if self.images is not None:
-            pixels = self.images.batch([feature["row"] for feature in features])
-            batch |= {name: torch.from_numpy(x) for name, x in pixels.items()}  # (B, 3, H, W)
-        batch["attention_mask"] = (torch.arange(length) < counts[:, None]).long()  # (B, S)
-        if "tags" in batch:
-            batch["labels"] = batch.pop("tags")
-        if "label" in features[0]:  # int64 for classes and places, float32 for numbers
-            batch["labels"] = torch.tensor([feature["label"] for feature in features])  # (B, ...)
-        if self.extras is not None:
-            batch |= self.extras([feature["index"] for feature in features], length)
-        return batch
-
-
-def _fill(tokenizer: Any) -> dict[str, int]:
-    if tokenizer.pad_token_id is None:
-        raise UserError("the tokenizer has no pad token; set tokenizer.pad_token")
-    return {
-        "input_ids": tokenizer.pad_token_id,
-        "token_type_ids": tokenizer.pad_token_type_id,
-        "tags": NO_TAG,
-    }
-
-
-def _pad(ids: list[int], length: int, fill: int) -> list[int]:
-    return ids + [fill] * (length - len(ids))
 
 
 def _refuse_empty(tokenizer: Any, task: Task, examples: Examples, rows: Sequence[Row]) -> None:

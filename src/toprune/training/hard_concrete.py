@@ -5,12 +5,15 @@ probability and differentiable in between.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 LOW, HIGH, BETA = -0.1, 1.1, 2 / 3
 LIMIT = math.log(100)  # |loga| beyond which a mask would be stuck for good
+SPAN = 9.0  # from a loga of an open mask to that of a closed one
+FURTHEST = 60.0  # a shift beyond which every mask is closed, or open
 _SHIFT = BETA * math.log(-LOW / HIGH)  # about -1.5986
 
 
@@ -24,3 +27,27 @@ def sample(loga: Tensor) -> Tensor:
 def p_open(loga: Tensor) -> Tensor:
     """P(z > 0)"""
     return torch.sigmoid(loga - _SHIFT)
+
+
+def shift_to(
+    target: float,
+    masks: Sequence[Tensor],
+    sparsity: Callable[[Sequence[Tensor], Tensor], Tensor],
+) -> Tensor:
+    """A constraint that holds at every step of training: one shift of all masks, by bisection.
+
+    Returns the shift c that makes the expected `sparsity(masks, c)`, which grows with c, equal the
+    target, with the gradient of the implicit function: dc = - (ds/dtheta) / (ds/dc) dtheta. No
+    multipliers have to converge.
+    """
+    fixed = [mask.detach() for mask in masks]
+    with torch.no_grad():
+        low, high = torch.tensor(-FURTHEST), torch.tensor(FURTHEST)
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sparsity(fixed, middle) < target else (low, middle)
+    c = ((low + high) / 2).requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(sparsity(fixed, c), c)
+    gap = sparsity(masks, c.detach()) - target
+    return c.detach() - (gap - gap.detach()) / slope.clamp_min(1e-4)

@@ -14,6 +14,7 @@ from torch import Tensor
 from toprune.plan.plan import ONCE, Score
 from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens, by_probe, gather_alive, order, ranks
+from toprune.training.ranking_losses import Ranking
 
 
 @dataclass
@@ -78,12 +79,12 @@ class Learn(Policy):
         assert received is not None
         return received.clamp_min(1e-9).log()
 
-    def rank_loss(self, loss: Any, teacher: Tensor, top_k: int) -> Tensor:
+    def rank_loss(self, loss: Ranking, teacher: Tensor) -> Tensor:
         """Mean over the layers that gave scores; teacher (B, S, 1 or L - 1) by original place."""
         terms = []
         for layer, seen in self.seen.items():
             column = layer if teacher.shape[-1] > 1 else 0
             target = teacher[..., column].gather(1, seen.tokens.index)
             live = seen.tokens.alive & ~seen.tokens.protected
-            terms.append(loss(seen.log_scores, target, live, top_k))
+            terms.append(loss(seen.log_scores, target, live))
         return torch.stack(terms).mean() if terms else teacher.new_zeros(())

@@ -22,8 +22,8 @@ from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import by_probe
 from toprune.tasks import Task
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate, tokens_in
+from toprune.training.batches import Collate, in_batches
+from toprune.training.features import tokens_in
 
 SPILL = 1 << 30
 

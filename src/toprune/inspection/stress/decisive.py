@@ -20,8 +20,7 @@ from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import texts_of
 from toprune.tasks.classify import class_names
-from toprune.training.batches import in_batches
-from toprune.training.features import Collate
+from toprune.training.batches import Collate, in_batches
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ end masks become yes or no, the soft values of those that stay are folded into t
 is cut out, and the smaller model learns on. It is a dense model with a plan of no steps, and any
 other method can prune its tokens afterwards.
 
-Ours: the budget is of real FLOPs, not of parameters, and held at every step by a shift of all masks
-(`projection.py`), not by multipliers. Masks set out from an order: what the dense model's answers
-depend on least, for what it costs, goes first. One mask closes a whole layer, attention and FFN
-together; a layer that stays keeps a head and a column at least, and the last one always stays. The
-paper's search for matching layers is simplified: a layer is matched with the teacher's own, in what
-is open of its state, and one that is passed by is not asked.
+Ours: the budget is of real FLOPs, not of parameters, and every step meets it by a shift of all
+masks (`hard_concrete.shift_to`), not by multipliers. Masks start in an order: what the dense
+model's answers depend on least, for what it costs, goes first. One mask closes a whole layer,
+attention and FFN together; a layer that stays keeps at least one head and one column, and the last
+layer always stays. The paper's search for matching layers is simplified: a layer is matched with
+the teacher's layer of the same number, in the open part of its state, and a skipped layer is not
+matched.
 """
 
 import json
@@ -35,17 +36,10 @@ from toprune.plan.plan import Plan, Restore, Score
 from toprune.pruning.policies import Follow
 from toprune.training import hard_concrete
 from toprune.training.distributed import processes
+from toprune.training.job import Job, Method, Outcome
 from toprune.training.learner import Learner
-from toprune.training.projection import shift_to
-from toprune.training.stages import (
-    CALIBRATION_TEXTS,
-    Job,
-    Outcome,
-    Stage,
-    once,
-    soft_stage,
-    teacher_of,
-)
+from toprune.training.settings import Stage, setting
+from toprune.training.stages import CALIBRATION_TEXTS, once, soft_stage, teacher_of
 from toprune.training.teacher import Teacher
 
 DENSE = 0.01  # sparsity at which a run sets out; at zero the shift would be infinite
@@ -56,24 +50,22 @@ FURTHEST = 200.0  # an edge that all masks are above, or below but for those tha
 
 
 @dataclass(frozen=True)
-class Cofi:
-    hidden: bool = True  # may the dimension shrink that all layers share?
-    slope: float = 30.0  # how much lower the least useful of a kind starts than the most useful
+class Cofi(Method):
+    hidden: bool = setting(True, "Shrink the hidden dimension that all layers share, too.")
+    slope: float = setting(
+        30.0, "How much lower the least useful mask of a kind starts than the most useful one."
+    )
 
     NAME: ClassVar[str] = "cofi"
-    SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which has no use for it
+    SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which does not use it
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
-
-    @property
-    def first(self) -> None:
-        return None
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Masks and weights together, then the smaller model; without epochs for masks, what they
         would set out from."""
         family = family_of(job.model)
         parts_of(job.model, family)  # or one line that says what can be cut
-        words, job.before = teacher_of(job), sizes_of(job.model)
+        teacher, before = teacher_of(job), sizes_of(job.model)
         path, handles = job.work / "kept.json", list[Any]()
 
         def begin() -> Masking:
@@ -92,36 +84,36 @@ class Cofi:
                 return job.blank(), 1 / (1 - float(policy.selector.sparsity()))
 
         if job.training.soft_epochs > 0:
-            outcome = soft_stage(job, begin, end, resume=resume, kind=Matched)
+            outcome = soft_stage(job, begin, end, resume=resume, learner=Matched)
         else:
             end(begin())
             processes().wait_for_everyone()
-            outcome = Outcome(job.blank(), None, [])
+            outcome = Outcome(job, job.blank())
         kept = Kept(**json.loads(path.read_text()))
         keep_layers(job.model, kept.layers)
         cut(job.model, family, kept)
-        # Where the next stage finds the words for the smaller model.
-        job.work, job.known = job.work / "slim", None
-        once(job.work / "teacher", lambda: matching(words, kept).save(job.work / "teacher"))
-        found = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
-        return replace(outcome, plan=job.blank(), found=found)
+        # The smaller model learns from outputs of its size, which have a folder of their own.
+        slim = replace(job, work=job.work / "slim", known=None, before=before)
+        once(slim.work / "teacher", lambda: matching(teacher, kept).save(slim.work / "teacher"))
+        extra = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
+        return replace(outcome, job=slim, plan=slim.blank(), extra=extra)
 
     def selector(self, job: Job) -> "Selector":
         """With masks in the order of what they are worth."""
         sizes = sizes_of(job.model)
         selector = Selector(self, sizes, job.lengths, job.budget, job.restore)
-        useful = saliency(job.model, job.task, job.some(CALIBRATION_TEXTS))
+        useful = saliency(job.model, job.task, job.sample_batches(CALIBRATION_TEXTS))
         # Vectors are what an embedding model is for: theirs stay as wide as they are.
         selector.start(useful, hidden=self.hidden and not job.task.POOLS)
         selector.check_reach(job.budget)
         return selector
 
 
-def matching(words: Teacher, kept: Kept) -> Teacher:
-    """What the teacher says of the layers and dimensions that are left."""
-    if not len(words.states):
-        return words
-    return replace(words, states=np.asarray(words.states[:, kept.layers])[..., kept.hidden])
+def matching(teacher: Teacher, kept: Kept) -> Teacher:
+    """The teacher's states in the layers and dimensions that are left."""
+    if not len(teacher.states):
+        return teacher
+    return replace(teacher, states=np.asarray(teacher.states[:, kept.layers])[..., kept.hidden])
 
 
 class Masking(Follow):
@@ -152,8 +144,8 @@ class Matched(Learner):
 class Selector(nn.Module):
     """The masks while they are learned: `sample` for a forward pass, `settled` at the end."""
 
-    SPAN: ClassVar[float] = 9.0  # from an open mask to a closed one
-    rank_weight: ClassVar[float] = 0.0  # nobody distils a ranking here
+    SPAN: ClassVar[float] = hard_concrete.SPAN
+    rank_weight: ClassVar[float] = 0.0  # no ranking is distilled
 
     def __init__(
         self, settings: Cofi, sizes: Sizes, lengths: Lengths, budget: Budget, restore: Restore
@@ -198,7 +190,7 @@ class Selector(nn.Module):
 
     def logits(self) -> list[Tensor]:
         """The log-alphas in force: shifted until the target is met exactly."""
-        shift = shift_to(self.target(), list(self.loga), self._sparsity)
+        shift = hard_concrete.shift_to(self.target(), list(self.loga), self._sparsity)
         return [loga - shift for loga in self.loga]
 
     def target(self) -> float:
@@ -210,7 +202,7 @@ class Selector(nn.Module):
     def multipliers(self) -> list[nn.Parameter]:
         return []
 
-    def told(self) -> dict[str, Tensor]:
+    def log_values(self) -> dict[str, Tensor]:
         """For the log: how much of each kind is expected to be open."""
         names = ("hidden", "heads", "inner", "layers")
         shares = [hard_concrete.p_open(loga).mean() for loga in self.logits()]

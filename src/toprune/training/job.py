@@ -1,0 +1,180 @@
+"""A pruning job: what a run needs, what a method is, and what a method returns."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from toprune.data.examples import Examples
+from toprune.data.recipes import Recipe
+from toprune.errors import UserError
+from toprune.models.families import family_of, sizes_of
+from toprune.models.heads import restore_of
+from toprune.plan.budget import Budget, Lengths
+from toprune.plan.cost import Sizes
+from toprune.plan.plan import Plan, Restore, Score, probe_of
+from toprune.plan.schedule import geometric, repair
+from toprune.tasks import Task
+from toprune.tasks import settings_of as task_settings
+from toprune.training.batches import Collate, in_batches
+from toprune.training.ranking_losses import Ranking
+from toprune.training.settings import Stage, Training
+
+
+class Method(Protocol):
+    """How a plan is found. A method is a frozen dataclass in `methods/` that subclasses this one;
+    its fields (`settings.setting`) are the method's settings."""
+
+    NAME: ClassVar[str]
+    SCORES: ClassVar[tuple[Score, ...]]  # scores that it can rank tokens by; the first is default
+    STAGES: ClassVar[tuple[Stage, ...]]  # stages that train; a single one gets the epochs of both
+
+    @property
+    def first_layer(self) -> int | None:
+        """The first layer that may drop tokens, counted from zero: the setting `first` of a method
+        that has one; None: no layer drops any."""
+        return getattr(self, "first", None)
+
+    def default_score(self, task: Task, recipe: Recipe) -> Score:
+        """The score to rank tokens by when the caller requests none."""
+        return self.SCORES[0]
+
+    def cut(self, job: "Job", examples: Examples) -> int | None:
+        """The number of tokens after which the student's texts end; None: they stay whole."""
+        return None
+
+    def search(self, job: "Job", *, resume: bool) -> "Method":
+        """The same method with the settings that short trial runs choose (`auto_weight`)."""
+        raise UserError(f"{self.NAME} distils no ranking, so there is no weight to search")
+
+    def learn(self, job: "Job", *, resume: bool) -> "Outcome":
+        """Find a plan that meets the budget; the model's weights may change with it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a run needs. The model is trained in place; the job itself never changes."""
+
+    model: Any
+    tokenizer: Any
+    task: Task
+    features: Sequence[dict[str, Any]]  # of the training texts, as the dense model reads them
+    lengths: Lengths  # of the texts that the budget is for
+    budget: Budget
+    method: Method
+    score: Score
+    training: Training
+    work: Path
+    protect: tuple[int, ...] = ()
+    protect_until: int | None = None
+    min_tokens: int = 2
+    cut: int | None = None  # tokens after which texts end for the student
+    short: Sequence[dict[str, Any]] | None = None  # features of the texts that are cut there
+    before: Sizes | None = None  # of the dense model, where the method removes layers or weights
+    known: Path | None = None  # directory with the dense model's outputs, shared between runs
+
+    @property
+    def teacher_folder(self) -> Path:
+        """Where the dense model's outputs and probes are stored."""
+        return self.known or self.work
+
+    @property
+    def student_features(self) -> Sequence[dict[str, Any]]:
+        """The training texts as the student reads them."""
+        return self.features if self.short is None else self.short
+
+    @property
+    def restore(self) -> Restore:
+        return restore_of(self.task, self.model.config)
+
+    def blank(self) -> Plan:
+        """A plan without steps for this job."""
+        return replace(
+            dense_plan(self.model, self.restore),
+            score=self.score,
+            protect=self.protect,
+            protect_until=self.protect_until,
+            min_tokens=self.min_tokens,
+        )
+
+    def sample_batches(self, count: int) -> list[dict[str, Tensor]]:
+        """Batches of a seeded sample of the training texts, without labels."""
+        rng = np.random.default_rng(self.training.seed)
+        rows = rng.permutation(len(self.features))[:count]
+        batches = in_batches([self.features[i] for i in rows], Collate(self.tokenizer))
+        return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in batches]
+
+    def geometric(self, first: int, last: int | None, probes: Tensor | None = None) -> Plan:
+        """The geometric schedule from layer `first` to `last` that meets the budget."""
+        end = sizes_of(self.model).layers - 2 if last is None else last
+        return geometric(
+            sizes_of(self.model),
+            self.lengths,
+            self.budget,
+            family=family_of(self.model).name,
+            first=first,
+            last=end,
+            score=self.score,
+            probe=probe_of(probes, self.score, range(first, end + 1)),
+            min_tokens=self.min_tokens,
+            protect=self.protect,
+            protect_until=self.protect_until,
+            restore=self.restore,
+        )
+
+    def repaired(self, plan: Plan) -> Plan:
+        """The plan with its ratios moved until it meets the budget."""
+        return repair(sizes_of(self.model), plan, self.lengths, self.budget)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method has learned."""
+
+    job: Job  # as the method leaves it: the hard stage and the report go on with this one
+    plan: Plan  # meets the budget
+    expected: float | None = None  # reduction expected before repair; None: no masks were learned
+    log: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])  # further keys of the report
+    ranking: Ranking | None = None  # distilled in the hard stage, where answers are tokens
+
+
+def dense_plan(model: Any, restore: Restore = "none") -> Plan:
+    """The plan of the dense model: every token stays. With it attached, the model computes no more
+    than its head reads, in our own attention: the same outputs and gradients, but faster."""
+    sizes = sizes_of(model)
+    return Plan(
+        family=family_of(model).name,
+        n_layers=sizes.layers,
+        width=sizes.width,
+        score="received",
+        steps=(),
+        restore=restore,
+    )
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """What must not change between a run and its resumption."""
+    return json.loads(
+        json.dumps(
+            {
+                "task": job.task.NAME,
+                "task_settings": task_settings(job.task),
+                "budget": job.budget.asked,
+                "method": job.method.NAME,
+                "method_settings": vars(job.method),
+                "score": job.score,
+                "training": job.training.settings(),
+                "examples": len(job.features),
+                "lengths": job.lengths.to_json(),
+                "protect": job.protect,
+                "protect_until": job.protect_until,
+                "min_tokens": job.min_tokens,
+            }
+        )
+    )

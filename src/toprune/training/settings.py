@@ -1,0 +1,64 @@
+"""Settings with their descriptions, and the settings of a training.
+
+This module needs no torch, so that the command line can read defaults and help from it.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Stage = Literal["soft", "hard"]  # masks and weights together; weights alone, with tokens dropped
+
+
+def setting(default: Any, description: str) -> Any:
+    """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help."""
+    return field(default=default, metadata={"help": description})
+
+
+@dataclass(frozen=True)
+class Training:
+    """How weights are trained. What is learned beside them belongs to the method's settings."""
+
+    soft_epochs: float = setting(1.0, "Epochs that learn masks and weights together.")
+    hard_epochs: float = setting(4.0, "Epochs that train the weights alone, with tokens dropped.")
+    lr: float = setting(1e-4, "Learning rate of the weights.")
+    batch_size: int = setting(32, "Texts per step, over all processes together.")
+    accumulation: int = setting(1, "Steps per update of the weights.")
+    lr_warmup: float = setting(0.06, "Share of a stage's steps in which the learning rate rises.")
+    sparsity_warmup: float = setting(
+        0.7, "Share of the mask epochs in which the target rises to the budget."
+    )
+    mask_lr: float | None = setting(
+        None, "Learning rate of the masks (default: enough to close a mask in time)."
+    )
+    state_weight: float = setting(
+        10.0, "Weight of the loss on the states of the tokens that the head reads, in every layer."
+    )
+    token_states: bool = setting(
+        False, "Learn the dense model's states of all kept tokens: slower, may lose less accuracy."
+    )
+    label_weight: float = setting(
+        0.0, "Weight of the label loss beside distillation (0: labels are not needed)."
+    )
+    # Without dropout attention is fused, which saves much time on long texts. Distillation needs no
+    # dropout: the dense model's answers are exact, and noise only blurs them.
+    dropout: bool | None = setting(
+        None, "Train with dropout (default: in fine-tuning, not in distillation)."
+    )
+    bf16: bool = setting(False, "Train with matrix products in bfloat16; results stay in float32.")
+    max_grad_norm: float = setting(1.0, "Largest norm of the gradient of the weights.")
+    train_embeddings: bool = setting(False, "Train the embeddings, too.")
+    save_steps: int | None = setting(None, "Steps between checkpoints (default: every epoch).")
+    report_to: str = setting("none", "Where to log: tensorboard, wandb or another Trainer logger.")
+    seed: int = setting(0, "Seed for splits, shuffling, masks and dropout.")
+
+    def settings(self) -> dict[str, Any]:
+        """What the result depends on; the other settings may change when a run is resumed."""
+        return {k: v for k, v in vars(self).items() if k not in ("report_to", "save_steps")}
+
+    def for_stages(self, stages: tuple[Stage, ...]) -> "Training":
+        """The same number of epochs whatever stages a method has: a single stage gets all."""
+        if len(stages) == 2:
+            return self
+        total = self.soft_epochs + self.hard_epochs
+        soft, hard = (total if name in stages else 0.0 for name in ("soft", "hard"))
+        return replace(self, soft_epochs=soft, hard_epochs=hard)
