@@ -16,7 +16,7 @@ from support import synthetic
 from support.models import make_tokenizer
 from support.resuming import ROWS, TRAINING, Stopped, same, stop_at
 from toprune.api import finetune, prune
-from toprune.bundle import workdir as workplace
+from toprune.bundle import workdir
 from toprune.errors import UserError
 from toprune.training.settings import Training
 from toprune.training.trainer import FitTrainer, last_checkpoint
@@ -128,8 +128,8 @@ def test_done_is_done(untrained: Path, tmp_path: Path, monkeypatch: pytest.Monke
         )
 
     with monkeypatch.context() as patch:
-        put = workplace.put
-        patch.setattr(workplace, "put", lambda *paths: (put(*paths), _stopped()))
+        publish = workdir.replace_directory
+        patch.setattr(workdir, "replace_directory", lambda *paths: (publish(*paths), _stopped()))
         with pytest.raises(Stopped):
             run()
     assert (tmp_path / "out.partial").exists()

@@ -10,8 +10,7 @@ from typing import Any
 
 from toprune.bundle.bundle import Bundle, read_report
 from toprune.errors import UserError
-from toprune.io.atomic import draft
-from toprune.io.swap import put, remove
+from toprune.io.atomic import remove_directory, replace_directory, write_text
 from toprune.training.distributed import processes
 
 
@@ -30,7 +29,7 @@ def is_done(out: Path, settings: dict[str, Any]) -> bool:
     done = out.is_dir() and read_report(out).get("provenance", {}).get("run") == run_id(settings)
     state.wait_for_everyone()
     if done and state.is_main_process:
-        remove(_work(out))
+        remove_directory(_work(out))
     return done
 
 
@@ -55,7 +54,7 @@ def workplace(out: Path, *, resume: bool) -> Iterator[Path]:
     if state.is_main_process:
         try:
             if fresh:
-                remove(work)
+                remove_directory(work)
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
@@ -86,8 +85,7 @@ def settle(work: Path, settings: dict[str, Any]) -> None:
             )
     state.wait_for_everyone()
     if state.is_main_process:
-        with draft(path) as made:
-            made.write_text(json.dumps(now))
+        write_text(path, json.dumps(now))
 
 
 def _fixed(setting: Any) -> Any:
@@ -102,6 +100,6 @@ def publish(work: Path, bundle: Bundle) -> None:
         out = work.with_name(work.name.removesuffix(".partial"))
         shutil.rmtree(work / "bundle", ignore_errors=True)  # half of one, if it was killed here
         bundle.save(work / "bundle")
-        put(work / "bundle", out)
-        remove(work)
+        replace_directory(work / "bundle", out)
+        remove_directory(work)
     state.wait_for_everyone()

@@ -31,7 +31,7 @@ from toprune.data.presets import preset_of
 from toprune.data.sets import load_texts
 from toprune.errors import UserError
 from toprune.export.export import export
-from toprune.io.atomic import draft
+from toprune.io.atomic import write_text
 from toprune.models.families import family_named
 from toprune.models.load import read_config
 from toprune.report import terminal as tables
@@ -209,21 +209,21 @@ def _open(directory: Path, settings: dict[str, Any]) -> dict[Key, Row]:
             raise UserError(
                 f"cannot write into {directory} ({error.strerror}); choose another --out"
             ) from error
-        write(path, json.dumps(settings, indent=1) + "\n")
+        write_text(path, json.dumps(settings, indent=1) + "\n")
     state.wait_for_everyone()
     return {}
 
 
 def _publish(directory: Path, report: Mapping[str, Any]) -> None:
-    write(directory / REPORT, json.dumps(report, indent=1) + "\n")
-    write(directory / "compare.md", tables.compared_markdown(dict(report)))
-    write(directory / "compare.html", compare_page(report))
+    write_text(directory / REPORT, json.dumps(report, indent=1) + "\n")
+    write_text(directory / "compare.md", tables.compared_markdown(dict(report)))
+    write_text(directory / "compare.html", compare_page(report))
     for name, x, title in (
         ("compare.svg", "reduction", "times fewer FLOPs, against unpadded inputs (real)"),
         ("compare-latency.svg", "faster", f"times faster, {' over '.join(RACE)}, 1 thread"),
     ):
         if lines := curves(report, x):
-            write(directory / name, _chart(report, lines, title))
+            write_text(directory / name, _chart(report, lines, title))
 
 
 def _chart(report: Mapping[str, Any], lines: Sequence[Line], x: str) -> str:
@@ -242,11 +242,6 @@ def _read(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}; choose another --out") from error
-
-
-def write(path: Path, text: str) -> None:
-    with draft(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 # -- times -----------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from toprune.compare.comparison import Comparison, Say, finish, write
+from toprune.compare.comparison import Comparison, Say, finish
 from toprune.compare.executors import Executor, in_turn
 from toprune.compare.runs import Run, Subject, has_weight, parse_method, plan_runs
 from toprune.errors import UserError
+from toprune.io.atomic import write_text
 from toprune.report.environment import environment
 from toprune.report.svg import Line, Point, chart
 from toprune.report.terminal import in_points, markdown, padded, reached, refusals
@@ -92,10 +93,10 @@ def sweep(
         raise
     report = sweep_report({name: one.report() for name, one in comparisons.items()})
     if processes().is_main_process:
-        write(directory / "sweep.json", json.dumps(report, indent=1) + "\n")
-        write(directory / "sweep.md", sweep_markdown(report))
+        write_text(directory / "sweep.json", json.dumps(report, indent=1) + "\n")
+        write_text(directory / "sweep.md", sweep_markdown(report))
         if svg := pareto(report):
-            write(directory / "sweep.svg", svg)
+            write_text(directory / "sweep.svg", svg)
     return report
 
 

@@ -17,7 +17,7 @@ from toprune.errors import UserError
 from toprune.export.graph import input_names, write_onnx
 from toprune.export.parity import cases_of, check, draw, guarded
 from toprune.export.quantize import quantize
-from toprune.io.swap import put
+from toprune.io.atomic import replace_directory
 from toprune.models.families import max_positions
 from toprune.models.heads import restore_of
 from toprune.plan.plan import Plan
@@ -164,6 +164,6 @@ def _stage(folder: Path) -> Iterator[Path]:
         raise UserError(f"cannot write into {folder} ({error.strerror})") from error
     try:
         yield stage
-        put(stage, folder / "onnx")
+        replace_directory(stage, folder / "onnx")
     finally:
         shutil.rmtree(stage, ignore_errors=True)

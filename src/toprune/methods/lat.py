@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from toprune.errors import UserError
-from toprune.io.atomic import draft
+from toprune.io.atomic import write_text
 from toprune.io.progress import Advance, bar
 from toprune.models.families import sizes_of
 from toprune.models.heads import ask
@@ -220,8 +220,7 @@ class Schedules:
 
         def search() -> None:
             lines = ",\n".join(json.dumps(vars(member)) for member in self.evolved())
-            with draft(path) as made:
-                made.write_text(f"[\n{lines}\n]\n")
+            write_text(path, f"[\n{lines}\n]\n")
 
         once(path, search)
         members = json.loads(path.read_text())

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
 
 from toprune.errors import UserError
-from toprune.io.atomic import draft
+from toprune.io.atomic import write_text
 from toprune.io.untrusted import parse_json, read_text
 
 Score = Literal["received", "probe", "probes", "accumulated", "random", "predicted", "pooled"]
@@ -247,8 +246,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file whole or not at all."""
-        with draft(Path(path)) as made:
-            made.write_text(self.to_json(), encoding="utf-8", newline="\n")
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":

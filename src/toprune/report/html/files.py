@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toprune.errors import UserError
-from toprune.io.atomic import draft
+from toprune.io.atomic import write_text
 from toprune.io.untrusted import read_json
 from toprune.report.html.report import report_page
 
@@ -18,8 +18,8 @@ def write_report(folder: Path, report: dict[str, Any]) -> None:
     """Both files, each whole at any time; the page first made, so that a report that it cannot
     show changes nothing."""
     page = report_page(report)
-    _write(folder / JSON, json.dumps(report, indent=1) + "\n")
-    _write(folder / HTML, page)
+    write_text(folder / JSON, json.dumps(report, indent=1) + "\n")
+    write_text(folder / HTML, page)
 
 
 def write_report_page(folder: str | Path, compared: str | Path | None = None) -> Path:
@@ -35,7 +35,7 @@ def write_report_page(folder: str | Path, compared: str | Path | None = None) ->
         raise UserError(
             f"{folder / JSON} is no report that this toprune can show ({why}); prune anew"
         ) from error
-    _write(folder / HTML, page)
+    write_text(folder / HTML, page)
     return folder / HTML
 
 
@@ -53,8 +53,3 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{path} is not a report: a JSON object is expected")
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    with draft(path) as made:
-        made.write_text(text, encoding="utf-8", newline="\n")
