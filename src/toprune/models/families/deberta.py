@@ -133,6 +133,6 @@ DEBERTA = bert_like(
     note=Note(
         "DeBERTa v2 and v3, mDeBERTa v3, mxbai-rerank v1, most zero-shot NLI models",
         "disentangled: content meets the distance of the original indices; the convolution of the "
-        "large models reads all tokens, whoever leaves in its layer",
+        "large models reads all tokens, also those that leave in its layer",
     ),
 )
