@@ -91,6 +91,14 @@ def test_columns_that_do_not_fit_the_task(task: str, columns: Columns, present: 
         choose_columns(columns, present.split(), TASKS[task].READS)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_image_models_read_no_pair(task: str):
+    columns = Columns("image", "caption", "label", images=True)
+    with pytest.raises(UserError, match=r"an image model reads.*leave --pair out") as error:
+        choose_columns(columns, ["image", "caption", "label"], TASKS[task].READS)
+    assert "task" not in str(error.value)
+
+
 def test_named_columns():
     row = {"sentence1": "a", "sentence2": "b", "other": "c", "label": 0, "stars": 3}
     rows = [row, row | {"label": 1, "stars": 4}]

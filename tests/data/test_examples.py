@@ -142,8 +142,8 @@ BAD: dict[str, tuple[list[dict[str, Any]], list[int], str]] = {
         ],
         [1, 4],
         "column 'context' is empty in row 4 of the train set; the answer 'Troy' in row 3 of the "
-        "train set is not in its context; the answer 'J' in row 1 of the train set is not where "
-        "its start says",
+        "train set is not in its context; the answer 'J' in row 1 of the train set does not "
+        "begin at its start",
     ),
     "tokens": (
         [

@@ -133,11 +133,14 @@ def test_old_files_say_less() -> None:
 @pytest.mark.parametrize(
     ("own", "says"),
     [
-        ({"image_processor_type": "ConvNextImageProcessor"}, "ConvNextImageProcessor prepares"),
+        (
+            {"image_processor_type": "ConvNextImageProcessor"},
+            "not support ConvNext",
+        ),
         ({"do_resize": False}, "do_resize must be true"),
         ({"size": {"longest_edge": 30}}, "size must be height and width"),
         ({"size": "large"}, "size must be height and width"),
-        ({"size": {"shortest_edge": 30}}, "needs a do_center_crop"),
+        ({"size": {"shortest_edge": 30}}, "needs do_center_crop"),
         ({"do_center_crop": True, "crop_size": 33}, "crop_size must be within size"),
         ({"image_mean": [0.5]}, "image_mean must be three numbers"),
     ],
@@ -337,7 +340,7 @@ def test_paths_that_lead_nowhere_are_bad_rows(tmp_path: Path) -> None:
     rows = write_files(tmp_path / "own", 6, 0)
     rows[2]["image"], rows[4]["image"] = "own/lost.png", ""
     path = write_csv(tmp_path / "some.csv", rows)
-    says = r"a file that is not there in row 3 .*lost\.png.*'image' is empty in row 5"
+    says = r"a file that does not exist in row 3 .*lost\.png.*'image' is empty in row 5"
     with pytest.raises(UserError, match=says):
         load(path, reads=Classify.READS, columns=IMAGES)
     with pytest.warns(UserWarning, match="2 of 6 rows"):
@@ -610,9 +613,9 @@ def test_a_schedule_without_training_for_other_tasks(
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"task": "rank"}, "the task rank is about texts"),
-        ({"task": "answer"}, "the task answer is about texts"),
-        ({"task": "embed"}, "the task embed is about texts"),
+        ({"task": "rank"}, "the task rank reads texts"),
+        ({"task": "answer"}, "the task answer reads texts"),
+        ({"task": "embed"}, "the task embed reads texts"),
         ({"protect": ("w1",)}, "images have no words to protect"),
         ({"protect_first": True}, "images have no words to protect"),
         ({"tokenizer": make_processor(size=16)}, r"makes images of .*\(3, 16, 16\), the model"),

@@ -10,8 +10,8 @@ from toprune.errors import UserError
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read. None is guessed; who names the text must name the pair too (where the
-    task has to have one, it is guessed).
+    """The columns to read; None stands for a guess. A caller who names the text must name the pair
+    too, unless the task requires a pair: then it is guessed.
 
     Numbers ("3") name the columns, from zero, of a CSV or TSV file without a header. Several label
     columns ("a,b,c") are one class each, 0 or 1, of the task multilabel.
@@ -29,7 +29,7 @@ class Columns:
 
 
 def present_in(tables: Mapping[str, Table]) -> list[str]:
-    """The columns of all sets."""
+    """Return the names of the columns of all sets."""
     present = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
     if not present:
         raise UserError("the source is empty; give at least two examples")
@@ -45,17 +45,17 @@ def choose_columns(columns: Columns, present: Sequence[str], reads: Reads) -> Co
         reads: what the task reads.
     """
     reads = of_images(reads) if columns.images else reads
-    by_word = {name.strip().lower(): name for name in reversed(present)}
+    by_name = {name.strip().lower(): name for name in reversed(present)}
     text, pair, label = columns.text, columns.pair, columns.label
     if text is None and pair is None:
         text, pair = next(
-            ((by_word[a], by_word[b]) for a, b in reads.pairs if a in by_word and b in by_word),
+            ((by_name[a], by_name[b]) for a, b in reads.pairs if a in by_name and b in by_name),
             (None, None),
         )
-    text = text or _guess(reads.texts, by_word, taken=(pair, label))
+    text = text or _guess(reads.texts, by_name, taken=(pair, label))
     if reads.pair_role:
-        pair = pair or _guess([b for _, b in reads.pairs], by_word, taken=(text, label))
-    label = label or _guess(reads.labels, by_word, taken=(text, pair))
+        pair = pair or _guess([b for _, b in reads.pairs], by_name, taken=(text, label))
+    label = label or _guess(reads.labels, by_name, taken=(text, pair))
     listed = ", ".join(present)
     missing = reads.text_role if text is None else reads.pair_role if pair is None else None
     if missing:
@@ -76,13 +76,13 @@ def choose_columns(columns: Columns, present: Sequence[str], reads: Reads) -> Co
 
 
 def _guess(
-    words: Sequence[str], by_word: Mapping[str, str], taken: tuple[str | None, ...]
+    usual: Sequence[str], by_name: Mapping[str, str], taken: tuple[str | None, ...]
 ) -> str | None:
-    return next((by_word[w] for w in words if w in by_word and by_word[w] not in taken), None)
+    return next((by_name[u] for u in usual if u in by_name and by_name[u] not in taken), None)
 
 
 def label_columns(label: str | None, present: Iterable[str]) -> list[str]:
-    """The column, or the columns that a name like "a,b,c" stands for."""
+    """Return the label column, or the columns that a name like "a,b,c" stands for."""
     if label is None or label in present:
         return [label] if label else []
     return [part.strip() for part in label.split(",")]

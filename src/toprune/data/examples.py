@@ -1,7 +1,7 @@
-"""Examples of every task, from any source: texts and labels of the columns that `columns` chooses.
+"""Examples of every task, from any source: the texts and labels of the chosen columns.
 
-Labels are optional all the way: a model and raw texts are enough to prune. What is there must be
-sound: a bad row found here is one clear line, found in the middle of a training it is an hour lost.
+Labels are always optional: a model and raw texts are enough to prune. Labels that exist must be
+sound: a bad row costs one clear line here, but an hour in the middle of a training.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,40 +34,39 @@ from toprune.errors import UserError
 class Examples:
     """One set of examples of a task.
 
-    | task       | texts             | labels: one entry for each text                             |
-    |------------|-------------------|-------------------------------------------------------------|
-    | classify   | texts             | class id                                                    |
-    | regress    | texts             | number                                                      |
-    | multilabel | texts             | sorted class ids, maybe none                                |
-    | rank       | queries           | relevance of the document, which is in `pairs`              |
-    | answer     | questions         | (answer, first character in the context); none: no answer   |
-    | tokens     | lists of words    | tag ids, one for each word                                  |
-    | embed      | texts             | similarity of the pair                                      |
+    | label_type | labels: one entry for each text                                    |
+    |------------|--------------------------------------------------------------------|
+    | class      | class id                                                           |
+    | number     | number                                                             |
+    | classes    | sorted class ids, maybe none                                       |
+    | tags       | tag ids, one for each word; texts are lists of words               |
+    | answers    | list of (answer, first character in the context); empty: no answer |
 
-    For a model of images, texts are images: paths, bytes of files or Pillow's (`images.as_image`).
+    For an image model, texts are images: paths, bytes of files or Pillow images (`as_image`).
     """
 
     texts: list[Any]
     pairs: list[str] | None = None
     labels: list[Any] | None = None
     label_names: list[str] | None = None  # class names by id, when there are names
-    articles: list[Any] | None = None  # answer: which one a context is of, when known
+    articles: list[Any] | None = None  # which one each pair comes from, when known
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, indices: Iterable[int]) -> "Examples":
+        """Return the examples at these indices, in this order."""
         chosen = [int(i) for i in indices]
 
-        def of(column: list[Any] | None) -> list[Any] | None:
+        def at(column: list[Any] | None) -> list[Any] | None:
             return None if column is None else [column[i] for i in chosen]
 
         return Examples(
             texts=[self.texts[i] for i in chosen],
-            pairs=of(self.pairs),
-            labels=of(self.labels),
+            pairs=at(self.pairs),
+            labels=at(self.labels),
             label_names=self.label_names,
-            articles=of(self.articles),
+            articles=at(self.articles),
         )
 
 
@@ -80,11 +79,16 @@ def load(
     label_names: Sequence[str] | None = None,
     skip_bad_rows: bool = False,
 ) -> dict[str, Examples]:
-    """Read a source (see `sources.read`) into its train, validation and test sets.
+    """Read a source into its train, validation and test sets.
 
-    split: read only this one; it also names a source that has no splits ("train" when None).
-    label_names: the model's class names by id (`tasks.classify.class_names`), so that labels which
-    are written as names get the ids that the model means by them. skip_bad_rows: see `from_tables`.
+    Args:
+        source: see `files.read`.
+        reads: what the task reads, for instance `Classify.READS`.
+        columns: the columns to read, where they have other names than usual.
+        split: read this set only; it also names a source that has no splits ("train" when None).
+        label_names: the model's class names by id, so that labels which are written as names get
+            the model's ids.
+        skip_bad_rows: leave bad rows out with a warning instead of refusing them.
     """
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
@@ -103,22 +107,24 @@ def from_tables(
     blanks: bool = False,
     skip_bad_rows: bool = False,
 ) -> dict[str, Examples]:
-    """The sets of a source by name, once it is settled which columns to read.
+    """Read the chosen columns of the tables of a source, by the names of its sets.
 
-    blanks: one text of a pair may be empty. skip_bad_rows: leave out rows without a text or a
-    label, or with a label that cannot be, and warn of them; otherwise they are an error.
+    Args:
+        blanks: one text of a pair may be empty.
+        skip_bad_rows: leave out rows without a text or a label, or with an impossible label, and
+            warn about them; otherwise they are an error.
     """
     blanks = blanks and columns.pair is not None
     parts = {n: _read_part(table, columns, reads, n, blanks) for n, table in tables.items()}
     labels, names = _labels(parts, columns.label, reads, label_names)
     refuse_or_skip((part.bad for part in parts.values()), skip_bad_rows)
-    found: dict[str, Examples] = {}
+    sets: dict[str, Examples] = {}
     for name, part in parts.items():
         articles = _column(part.table, "article", "title") if reads.articles else None
-        whole = Examples(part.texts, part.pairs, labels.get(name), names, articles)
-        found[name] = whole.take(row for row in range(len(whole)) if row not in part.bad.rows)
-        _refuse_useless(found[name], name, reads)
-    return found
+        examples = Examples(part.texts, part.pairs, labels.get(name), names, articles)
+        sets[name] = examples.take(part.good_rows)
+        _refuse_useless(sets[name], name, reads)
+    return sets
 
 
 def read_texts(
@@ -129,20 +135,22 @@ def read_texts(
     split: str | None = None,
     skip_bad_rows: bool = False,
 ) -> list[Any]:
-    """The texts (pairs as tuples, words as lists) alone, of the asked split or the one that is
-    furthest from training. Both texts of a pair get a vector of their own (embed): first all first
-    ones, then the second ones."""
+    """Read the texts alone, of the requested split or the one that is furthest from training.
+
+    Returns:
+        Texts, pairs as tuples, or words as lists. Where the task reads both texts of a pair alone:
+        all first texts, then all second ones.
+    """
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
     name = next(s for s in (split, "test", "validation", *tables) if s in tables)
     columns = choose_columns(columns, list(tables[name].columns), reads)
     part = _read_part(tables[name], columns, reads, name)
     refuse_or_skip([part.bad], skip_bad_rows)
-    rows = [row for row in range(part.bad.count) if row not in part.bad.rows]
-    texts = [part.texts[row] for row in rows]
+    texts = [part.texts[row] for row in part.good_rows]
     if part.pairs is None:
         return texts
-    pairs = [part.pairs[row] for row in rows]
+    pairs = [part.pairs[row] for row in part.good_rows]
     return [*texts, *pairs] if reads.alone else list(zip(texts, pairs, strict=True))
 
 
@@ -158,51 +166,51 @@ class _Part:
     pairs: list[str] | None
     bad: BadRows
 
+    @property
+    def good_rows(self) -> list[int]:
+        return [row for row in range(self.bad.count) if row not in self.bad.rows]
+
 
 def _read_part(
     table: Table, columns: Columns, reads: Reads, name: str, blanks: bool = False
 ) -> _Part:
-    cell_of = as_words if reads.words else as_text
-    what = "a text"
+    read_cell, what = as_words if reads.words else as_text, "a text"
     if columns.images:
-        cell_of, what = partial(as_image, folder=table.folder), "an image"
-    texts = _read_column(table, str(columns.text), name, cell_of, what)
-    pairs = _read_column(table, columns.pair, name, cell_of, what) if columns.pair else None
+        read_cell, what = partial(as_image, folder=table.folder), "an image"
+    texts = _read_column(table, str(columns.text), name, read_cell, what)
+    pairs = _read_column(table, columns.pair, name, read_cell, what) if columns.pair else None
     bad = BadRows(name, len(texts))
     if columns.images:
         lost = {row: path for row, path in enumerate(texts) if path and no_file(path)}
-        bad.add(f"column {columns.text!r} names a file that is not there", lost, _example(lost))
+        example = f" ({next(iter(lost.values()))})" if lost else ""
+        bad.add(f"column {columns.text!r} names a file that does not exist", lost, example)
     if not blanks:
         for column, cells in ((columns.text, texts), (columns.pair, pairs or [])):
             bad.add(f"column {column!r} is empty", (r for r, cell in enumerate(cells) if not cell))
     return _Part(table, texts, pairs, bad)
 
 
-def _example(lost: Mapping[int, str]) -> str:
-    return f" ({next(iter(lost.values()))})" if lost else ""
-
-
 def _read_column(
-    table: Table, column: str, name: str, cell_of: Callable[[Any], Any], what: str
+    table: Table, column: str, name: str, read_cell: Callable[[Any], Any], what: str
 ) -> list[Any]:
     if column not in table.columns:
         raise UserError(
             f"the {name} set has no column {column!r}; columns there: {', '.join(table.columns)}"
         )
-    found: list[Any] = []
+    cells: list[Any] = []
     for row, cell in enumerate(table.columns[column]):
         try:
-            found.append(cell_of(cell))
+            cells.append(read_cell(cell))
         except TypeError as problem:
             raise UserError(
                 f"column {column!r} of the {name} set holds {problem} in {name_rows([row])}, "
                 f"not {what}; name another column"
             ) from problem
-    return found
+    return cells
 
 
 def _column(table: Table, *names: str) -> list[Any] | None:
-    """The first of these columns that is there and not empty."""
+    """The first of these columns that exists and is not empty."""
     columns = (list(table.columns[name]) for name in names if name in table.columns)
     return next((cells for cells in columns if not all(map(is_missing, cells))), None)
 
@@ -213,7 +221,7 @@ def _column(table: Table, *names: str) -> list[Any] | None:
 def _labels(
     parts: Mapping[str, _Part], label: str | None, reads: Reads, names: Sequence[str] | None
 ) -> tuple[dict[str, list[Any]], list[str] | None]:
-    """A label for each row (None where it is bad) of those sets that have any; the class names."""
+    """A label for each row (None for a bad one) of the sets that have labels; the class names."""
     columns = label_columns(label, present_in({n: part.table for n, part in parts.items()}))
     parts = {n: p for n, p in parts.items() if label and set(columns) <= p.table.columns.keys()}
     if len(columns) > 1:
@@ -226,7 +234,7 @@ def _labels(
     if reads.label_type == "answers":
         return _answers(parts, columns, cells), None
     cells = {name: rows for name, rows in cells.items() if not is_unlabelled(rows.values())}
-    for name, rows in cells.items():  # what is bad already says nothing about the classes
+    for name, rows in cells.items():  # rows that are bad already do not define classes
         cells[name] = {row: cell for row, cell in rows.items() if row not in parts[name].bad.rows}
     if reads.label_type == "number":
         return {n: _numbers(rows, parts[n], reads.least) for n, rows in cells.items()}, None
@@ -239,25 +247,25 @@ def _labels(
 
 
 def _numbers(rows: Mapping[int, Any], part: _Part, least: float) -> list[float | None]:
-    found = numbers({(row, 0): cell for row, cell in rows.items()}, part.bad, least=least)
-    return [found.get((row, 0)) for row in range(part.bad.count)]
+    values = numbers({(row, 0): cell for row, cell in rows.items()}, part.bad, least=least)
+    return [values.get((row, 0)) for row in range(part.bad.count)]
 
 
 def _answers(
     parts: Mapping[str, _Part], columns: Sequence[str], cells: Mapping[str, Mapping[int, Any]]
 ) -> dict[str, list[Any]]:
-    """Answers and their places; none where a row says that there is none, or gives none."""
-    found: dict[str, list[Any]] = {}
+    """Answers and their places; an empty list where a row has no answer."""
+    answers: dict[str, list[Any]] = {}
     for name, rows in cells.items():
         part, column = parts[name], columns[0]
         starts = _column(part.table, f"{column}_start", "answer_start")
         impossible = [as_flag(c) for c in _column(part.table, "is_impossible") or [0] * len(rows)]
         if all(map(is_missing, rows.values())) and not any(impossible):
             continue  # not labelled
-        asked = {r: c for r, c in rows.items() if not impossible[r] and r not in part.bad.rows}
-        places = spans(asked, starts, part.pairs or [], part.bad)
-        found[name] = [places.get(row, []) for row in rows]
-    return found
+        possible = {r: c for r, c in rows.items() if not impossible[r] and r not in part.bad.rows}
+        places = spans(possible, starts, part.pairs or [], part.bad)
+        answers[name] = [places.get(row, []) for row in rows]
+    return answers
 
 
 def _lists(
@@ -280,26 +288,27 @@ def _ids(
     classes: Mapping[str, Sequence[str]],
     names: Sequence[str] | None,
 ) -> tuple[dict[str, list[Any]], list[str] | None]:
+    """The class ids of lists of labels; the class names."""
     flat: dict[str, Cells] = {
         name: {
             (row, place): label
-            for row, labels in rows.items()
+            for row, row_labels in rows.items()
             if row not in parts[name].bad.rows
-            for place, label in enumerate(labels)
+            for place, label in enumerate(row_labels)
         }
         for name, rows in lists.items()
     }
     bad = {name: part.bad for name, part in parts.items()}
     ids, known = class_ids(flat, bad, classes=classes, names=names)
-    found: dict[str, list[Any]] = {}
+    labels: dict[str, list[Any]] = {}
     for name, rows in lists.items():
-        found[name] = [None] * bad[name].count
+        labels[name] = [None] * bad[name].count
         for row in rows.keys() - bad[name].rows:
-            of_row = [ids[name][row, place] for place in range(len(rows[row]))]
+            row_ids = [ids[name][row, place] for place in range(len(rows[row]))]
             if reads.label_type == "classes":
-                of_row = sorted(set(of_row))
-            found[name][row] = of_row[0] if reads.label_type == "class" else of_row
-    return found, known
+                row_ids = sorted(set(row_ids))
+            labels[name][row] = row_ids[0] if reads.label_type == "class" else row_ids
+    return labels, known
 
 
 def _refuse_useless(examples: Examples, name: str, reads: Reads) -> None:

@@ -1,7 +1,8 @@
-"""Images in place of texts: from whatever a cell holds to `pixel_values`, with Pillow and numpy.
+"""Images in place of texts: from the content of a cell to `pixel_values`, with Pillow and numpy.
 
-The steps are those of transformers' ViTImageProcessor on Pillow, as preprocessor_config.json sets
-them. Nothing is decoded before its batch: a training set of pixels would not fit the memory.
+The steps are those of transformers' ViTImageProcessor on Pillow, with the settings of
+preprocessor_config.json. An image is decoded with its batch: the pixels of a training set would not
+fit the memory.
 """
 
 import io
@@ -21,13 +22,13 @@ from toprune.io.untrusted import read_json
 Image = Any  # a path as str, the bytes of a file, or a Pillow image
 
 PLACE = "preprocessor_config.json"
-PROCESSORS = ("ViT", "DeiT")  # how the names of those begin whose steps these are
+PROCESSORS = ("ViT", "DeiT")  # processors with these steps have names that begin so
 INPUT = "pixel_values"
 BILINEAR = 2  # Pillow's number for it
 
 
 def as_image(cell: Any, folder: Path | None = None) -> Image:
-    """The image of a cell, "" where it is empty. folder: where relative paths begin."""
+    """Return the image of a cell, "" where it is empty. folder: where relative paths begin."""
     if isinstance(cell, Mapping):  # what `datasets` writes into Parquet files
         cell = cell.get("bytes") or cell.get("path")
     if is_missing(cell):
@@ -47,51 +48,51 @@ def as_image(cell: Any, folder: Path | None = None) -> Image:
 
 
 def no_file(image: Image) -> bool:
-    """Is it a path that leads nowhere?"""
+    """Is an image a path without a file?"""
     return isinstance(image, str) and not Path(image).is_file()
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the model reads in one piece, as `run.texts.Row` is of a text."""
+    """One image as the model reads it, as `tasks.tokenize.Row` is one piece of a text."""
 
     image: Image
     tokens: int
-    text: int = 0  # which of the given images it is
+    text: int = 0  # its position in the images of the caller
 
     def __len__(self) -> int:
         return self.tokens
 
 
 class Images:
-    """Prepares images as a model's preprocessor_config.json says; stands where a tokenizer stands
-    (`encode`, `batch` and `save_pretrained`)."""
+    """Prepares images with the settings of a model's preprocessor_config.json; takes the place of a
+    tokenizer (`encode`, `batch` and `save_pretrained`)."""
 
     def __init__(self, settings: Mapping[str, Any], tokens: int):
-        """tokens: of every image, [CLS] included."""
+        """tokens: how many every image has, [CLS] included."""
         self.settings, self.tokens = dict(settings), tokens
-        kind = str(_first(settings, "ViT", "image_processor_type", "feature_extractor_type"))
+        name = str(_first(settings, "ViT", "image_processor_type", "feature_extractor_type"))
         _require(
-            kind.startswith(PROCESSORS),
-            f"{kind} prepares images in ways that toprune does not know; use a ViTImageProcessor",
+            name.startswith(PROCESSORS),
+            f"toprune does not support {name}; use a ViTImageProcessor",
         )
         _require(bool(settings.get("do_resize", True)), "do_resize must be true: sizes are fixed")
         self._size = _size(settings.get("size", 224), "size")
         crop = settings.get("crop_size") if settings.get("do_center_crop") else None
         self._crop = None if crop is None else _size(crop, "crop_size")
         final = self._crop or self._size
-        _require(len(final) == 2, "shortest_edge needs a do_center_crop, for one size of all")
+        _require(len(final) == 2, "shortest_edge needs do_center_crop, for images of one size")
         self.height, self.width = final[0], final[-1]
         _require(
             self.height <= self._size[0] and self.width <= self._size[-1],
             "crop_size must be within size",
         )
         self._resample = int(settings.get("resample", BILINEAR))
-        scales = settings.get("do_rescale", True)
-        self._scale = float(settings.get("rescale_factor", 1 / 255)) if scales else 1.0
-        moves = settings.get("do_normalize", True)
-        self._mean = _channels(settings, "image_mean") if moves else np.zeros(3, np.float32)
-        self._std = _channels(settings, "image_std") if moves else np.ones(3, np.float32)
+        rescale = settings.get("do_rescale", True)
+        self._scale = float(settings.get("rescale_factor", 1 / 255)) if rescale else 1.0
+        normalize = settings.get("do_normalize", True)
+        self._mean = _channels(settings, "image_mean") if normalize else np.zeros(3, np.float32)
+        self._std = _channels(settings, "image_std") if normalize else np.ones(3, np.float32)
 
     @classmethod
     def load(cls, path: Path, tokens: int) -> "Images":
@@ -104,12 +105,14 @@ class Images:
         (Path(folder) / PLACE).write_text(text + "\n", encoding="utf-8")
 
     def encode(self, images: Sequence[Any], first: int = 0) -> list[Picture]:
-        """A row for each image, which is looked at but not decoded. first: the position of
-        images[0] in what the user gave."""
+        """Return a row for each image, whose header is checked but which is not decoded.
+
+        first: the position of images[0] in the images of the caller, for error messages.
+        """
         rows: list[Picture] = []
-        for i, given in enumerate(images):
+        for i, cell in enumerate(images):
             try:
-                image = as_image(given)
+                image = as_image(cell)
             except TypeError as problem:
                 raise UserError(
                     f"images[{first + i}] is {problem}, not an image; give a list of paths, Pillow "
@@ -124,13 +127,13 @@ class Images:
         return rows
 
     def batch(self, rows: Sequence[Picture]) -> dict[str, np.ndarray]:
-        """The graph's input (B, 3, height, width), float32."""
+        """Return the graph's input (B, 3, height, width), float32."""
         return {INPUT: np.stack([self.pixels(row.image) for row in rows])}
 
     def pixels(self, image: Image) -> np.ndarray:
-        """(3, height, width) float32."""
-        whole = _decoded(image)
-        resized = whole.resize(self._resized(*whole.size), self._resample)
+        """Return the pixels of one image (3, height, width), float32."""
+        decoded = _decoded(image)
+        resized = decoded.resize(self._resized(*decoded.size), self._resample)
         if self._crop is not None:
             left = (resized.width - self.width) // 2
             top = (resized.height - self.height) // 2
@@ -139,7 +142,7 @@ class Images:
         return ((pixels - self._mean) / self._std).transpose(2, 0, 1)
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
-        """(width, height): as told, or so that the shorter side is."""
+        """(width, height) after resizing: both sides, or the shorter one, are set by `size`."""
         if len(self._size) == 2:
             return self._size[1], self._size[0]
         short = self._size[0]
@@ -149,7 +152,7 @@ class Images:
 
 
 def _decoded(image: Image) -> Any:
-    """A Pillow image of red, green and blue; files are turned upright, as everybody shows them."""
+    """A Pillow image in RGB; files are turned upright, as viewers show them."""
     if not isinstance(image, str | bytes):
         return image.convert("RGB")
     with _opened(image) as opened:
@@ -158,7 +161,7 @@ def _decoded(image: Image) -> Any:
 
 @contextmanager
 def _opened(image: str | bytes) -> Iterator[Any]:
-    """The image of a file: its header is read, the rest when it is asked for."""
+    """The image of a file: its header is read now, the rest when it is used."""
     pillow = _pillow()
     try:
         with pillow.Image.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
@@ -177,24 +180,24 @@ def _pillow() -> Any:
     return PIL
 
 
-def _size(told: Any, name: str) -> tuple[int, ...]:
+def _size(size: Any, name: str) -> tuple[int, ...]:
     """(height, width), or (shortest edge,)."""
-    if isinstance(told, int):
-        return told, told
-    if isinstance(told, list | tuple):
-        told = dict(zip(("height", "width"), told, strict=False))
-    _require(isinstance(told, Mapping), f"{name} must be height and width, not {told!r}")
-    sides = {key: value for key, value in told.items() if value is not None}
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, list | tuple):
+        size = dict(zip(("height", "width"), size, strict=False))
+    _require(isinstance(size, Mapping), f"{name} must be height and width, not {size!r}")
+    sides = {key: value for key, value in size.items() if value is not None}
     known = sides.keys() in ({"height", "width"}, {"shortest_edge"})
-    _require(known, f"{name} must be height and width, or shortest_edge, not {told!r}")
+    _require(known, f"{name} must be height and width, or shortest_edge, not {size!r}")
     return tuple(int(sides[key]) for key in sorted(sides))
 
 
 def _channels(settings: Mapping[str, Any], name: str) -> np.ndarray:
     """(3,)"""
-    told = np.asarray(settings.get(name, [0.5] * 3), np.float32)
-    _require(told.shape == (3,), f"{name} must be three numbers, of red, green and blue")
-    return told
+    values = np.asarray(settings.get(name, [0.5] * 3), np.float32)
+    _require(values.shape == (3,), f"{name} must be three numbers, for red, green and blue")
+    return values
 
 
 def _first(settings: Mapping[str, Any], default: str, *names: str) -> Any:

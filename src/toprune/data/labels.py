@@ -19,7 +19,7 @@ NEAR = (0, -1, 1, -2, 2)  # SQuAD's own files are off by a character in some row
 
 
 def fold(names: Sequence[str]) -> list[str]:
-    """Names as they compare: ENTAILMENT is entailment."""
+    """Return names in the form in which they compare: ENTAILMENT is entailment."""
     return [name.strip().casefold() for name in names]
 
 
@@ -32,15 +32,15 @@ def is_unlabelled(cells: Iterable[Any]) -> bool:
 
 
 def numbers(cells: Cells, bad: BadRows, *, least: float = -math.inf) -> dict[Place, float]:
-    """Real numbers; what is none, or below the least that makes sense, is a bad row."""
+    """Return the labels as numbers; one that is no number, or below the least, is a bad row."""
     cells = _present(cells, bad)
     values = {place: as_number(cell) for place, cell in cells.items()}
     odd = [place for place, value in values.items() if value is None]
     bad.add_labels(cells, odd, "not a number (names are for the task classify)")
-    found = {place: value for place, value in values.items() if value is not None}
-    low = [place for place, value in found.items() if value < least]
+    real = {place: value for place, value in values.items() if value is not None}
+    low = [place for place, value in real.items() if value < least]
     bad.add_labels(cells, low, f"below {least:g}")
-    return found
+    return real
 
 
 # Classes
@@ -53,35 +53,39 @@ def class_ids(
     classes: Mapping[str, Sequence[str]],
     names: Sequence[str] | None,
 ) -> tuple[dict[str, dict[Place, int]], list[str] | None]:
-    """Class ids of every set by the set's name, and the class names when there are any.
+    """Return the class ids of every set by the set's name, and the class names if there are any.
 
-    classes: what a set's source calls its ids, where it does. names: the model's names by id; a
-    label that is written as a name gets the model's id for it. Without either, names are sorted.
+    Args:
+        columns: the labels of every set.
+        bad: the bad rows of every set, which this function adds to.
+        classes: the class names by id that a set's source defines, if it does.
+        names: the model's class names by id; a label that is written as a name gets the model's
+            id. Without `classes` and `names`, the names in the data are sorted.
     """
     columns = {split: _present(cells, bad[split]) for split, cells in columns.items()}
-    given = next(iter(classes.values()), None)
-    if given and names is not None and set(fold(given)) & set(fold(names)):
-        odd = [name for name in given if fold([name])[0] not in fold(names)]
+    source_names = next(iter(classes.values()), None)
+    if source_names and names is not None and set(fold(source_names)) & set(fold(names)):
+        odd = [name for name in source_names if fold([name])[0] not in fold(names)]
         if odd:
             raise UserError(
                 f"the data's classes {', '.join(odd)} are none of the model's "
                 f"({', '.join(names)}); rename them, or fine-tune a head for them first"
             )
-    if given and (names is None or set(fold(given)) <= set(fold(names))):
+    if source_names and (names is None or set(fold(source_names)) <= set(fold(names))):
         # By name, because the order may differ, as MNLI's does in half of the models on the hub.
         columns = {
             split: _spell(cells, classes.get(split), bad[split]) for split, cells in columns.items()
         }
-        names = names or given
-    everything = [cell for cells in columns.values() for cell in cells.values()]
-    are_strings = all(isinstance(cell, str) for cell in everything)
-    are_names = are_strings and set(everything) <= set(names or ())
-    wholes = [as_whole(cell) is not None for cell in everything]
-    if not are_names and (all(wholes) or not are_strings or _are_real(everything)):
-        _refuse_real(everything)
+        names = names or source_names
+    labels = [cell for cells in columns.values() for cell in cells.values()]
+    are_strings = all(isinstance(cell, str) for cell in labels)
+    are_names = are_strings and set(labels) <= set(names or ())
+    wholes = [as_whole(cell) is not None for cell in labels]
+    if not are_names and (all(wholes) or not are_strings or _are_real(labels)):
+        _refuse_real(labels)
         ids = {split: _count_from_zero(cells, bad[split]) for split, cells in columns.items()}
         return ids, list(names) if names else None
-    known = list(names or sorted(set(everything)))
+    known = list(names or sorted(set(labels)))
     return {split: _look_up(cells, known, bad[split]) for split, cells in columns.items()}, known
 
 
@@ -101,9 +105,9 @@ def _refuse_real(cells: Sequence[Any]) -> None:
 
 
 def _spell(cells: Cells, names: Sequence[str] | None, bad: BadRows) -> Cells:
-    """Ids as names; a column that is written in words stays as it is."""
-    words = {cell for cell in cells.values() if isinstance(cell, str)}
-    if names is None or not set(fold(names)).isdisjoint(fold(list(words))):
+    """Replace ids by names; a column that holds names stays as it is."""
+    texts = {cell for cell in cells.values() if isinstance(cell, str)}
+    if names is None or not set(fold(names)).isdisjoint(fold(list(texts))):
         return cells
     ids = {place: as_whole(cell) for place, cell in cells.items()}
     odd = [place for place, i in ids.items() if i is None or not 0 <= i < len(names)]
@@ -141,7 +145,7 @@ def _present(cells: Cells, bad: BadRows) -> Cells:
 
 
 def separator_of(cells: Iterable[Any]) -> str | None:
-    """What stands between the classes of text cells: the first of | ; , that occurs anywhere."""
+    """Return the separator between the classes in text cells: the first of | ; , that occurs."""
     used = {mark for cell in cells if isinstance(cell, str) for mark in SEPARATORS if mark in cell}
     return next((mark for mark in SEPARATORS if mark in used), None)
 
@@ -149,8 +153,8 @@ def separator_of(cells: Iterable[Any]) -> str | None:
 def label_lists(
     cells: Mapping[int, Any], separator: str | None, bad: BadRows
 ) -> dict[int, list[Any]]:
-    """The classes of each row: a list, or a text with a separator; "" is a text of no class."""
-    found: dict[int, list[Any]] = {}
+    """Return the classes of each row: a list, or a text with a separator; "" is no class."""
+    lists: dict[int, list[Any]] = {}
     for row, cell in cells.items():
         entries = as_list(cell)
         if isinstance(cell, str):
@@ -158,16 +162,16 @@ def label_lists(
             entries = [part.strip() for part in parts if part.strip()]
         elif is_missing(cell):
             continue
-        found[row] = [cell] if entries is None else entries
-    bad.add("no label", cells.keys() - found.keys())
-    return found
+        lists[row] = [cell] if entries is None else entries
+    bad.add("no label", cells.keys() - lists.keys())
+    return lists
 
 
 def without_flags(lists: Iterable[dict[int, list[Any]]]) -> list[dict[int, list[Any]]]:
-    """Rows like [0, 1, 0, 0], one place for each class, become the numbers of the places with 1.
+    """Replace rows like [0, 1, 0, 0], one place for each class, by the indices of the ones.
 
-    They are told from lists of ids by this: all are as long, and have three places or more, so that
-    ids of 0 and 1 alone would have to repeat.
+    Lists of ids stay as they are. Rows of flags differ from them in that all have the same length,
+    of three or more, so that ids of 0 and 1 alone would have to repeat.
     """
     parts = list(lists)
     rows = [row for part in parts for row in part.values()]
@@ -176,25 +180,22 @@ def without_flags(lists: Iterable[dict[int, list[Any]]]) -> list[dict[int, list[
     if len(lengths) != 1 or min(lengths) < 3 or not flags:
         return parts
     return [
-        {
-            row: [i for i, entry in enumerate(entries) if as_whole(entry)]
-            for row, entries in p.items()
-        }
-        for p in parts
+        {row: [i for i, one in enumerate(ones) if as_whole(one)] for row, ones in part.items()}
+        for part in parts
     ]
 
 
 def flagged(columns: Mapping[str, Sequence[Any]], bad: BadRows) -> dict[int, list[int]]:
-    """The numbers of the columns that hold a 1 (or true), where each column is one class."""
-    found: dict[int, list[int]] = {row: [] for row in range(bad.count)}
+    """Return the indices of the columns that hold a 1 (or true), where each column is a class."""
+    classes: dict[int, list[int]] = {row: [] for row in range(bad.count)}
     for number, (name, cells) in enumerate(columns.items()):
         flags = [as_flag(cell) for cell in cells]
         odd = [row for row, flag in enumerate(flags) if flag is None]
         bad.add(f"no 0 or 1 of {name!r}", odd)
         for row, flag in enumerate(flags):
             if flag:
-                found[row].append(number)
-    return found
+                classes[row].append(number)
+    return classes
 
 
 # Tags
@@ -203,19 +204,18 @@ def flagged(columns: Mapping[str, Sequence[Any]], bad: BadRows) -> dict[int, lis
 def tag_lists(
     cells: Mapping[int, Any], words: Sequence[Sequence[str]], bad: BadRows
 ) -> dict[int, list[Any]]:
-    """One tag for each word: a list, or a text with blanks between the tags."""
-    found: dict[int, list[Any]] = {}
+    """Return the tags of each row, one for each word: a list, or a text with blanks between."""
+    lists: dict[int, list[Any]] = {}
     unequal: list[int] = []
     for row, cell in cells.items():
         tags = cell.split() if isinstance(cell, str) else as_list(cell)
-        found[row] = [cell] if tags is None else tags
-        if row not in bad.rows and len(found[row]) != len(words[row]):
+        lists[row] = [cell] if tags is None else tags
+        if row not in bad.rows and len(lists[row]) != len(words[row]):
             unequal.append(row)
     if unequal:
         row = unequal[0]
-        counts = f"{len(words[row])} words but {len(found[row])} tags"
-        bad.add(counts, unequal)
-    return found
+        bad.add(f"{len(words[row])} words but {len(lists[row])} tags", unequal)
+    return lists
 
 
 # Answers
@@ -227,24 +227,31 @@ def spans(
     contexts: Sequence[str],
     bad: BadRows,
 ) -> dict[int, list[Span]]:
-    """The answers of each row with their places, checked against the contexts; [] is no answer."""
-    found: dict[int, list[Span]] = {}
+    """Return the answers of each row and their places in its context; [] is no answer.
+
+    Args:
+        cells: the answers by row, in any form that `_answers` reads.
+        starts: the first characters, where a column of its own holds them.
+        contexts: the text that each row's answers must be in.
+        bad: the bad rows, which this function adds to.
+    """
+    answers: dict[int, list[Span]] = {}
     lost: dict[int, str] = {}
     wrong: dict[int, str] = {}
     for row, cell in cells.items():
-        found[row] = []
+        answers[row] = []
         for text, start in _answers(cell, None if starts is None else starts[row], row, bad.split):
             place = _place(text, start, contexts[row])
             if place is not None:
-                found[row].append(place)
+                answers[row].append(place)
             elif is_missing(start):
                 lost[row] = text
             else:
                 wrong[row] = text
-    for rows, why in ((lost, "is not in its context"), (wrong, "is not where its start says")):
+    for rows, reason in ((lost, "is not in its context"), (wrong, "does not begin at its start")):
         if rows:
-            bad.add(f"the answer {next(iter(rows.values()))!r}", rows, f" {why}")
-    return found
+            bad.add(f"the answer {next(iter(rows.values()))!r}", rows, f" {reason}")
+    return answers
 
 
 def _answers(cell: Any, start: Any, row: int, split: str) -> list[tuple[str, Any]]:
@@ -283,7 +290,7 @@ def _place(text: str, start: Any, context: str) -> Span | None:
 
 
 def _search(text: str, context: str) -> Span | None:
-    """Where a text stands, as whole words before parts of words: "in" is not in "within"."""
+    """Find a text as whole words first, then as a part of words: "in" is not in "within"."""
     text = text.strip()
     whole = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context)
     place = whole.start() if whole else context.find(text)

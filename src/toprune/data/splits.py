@@ -12,19 +12,26 @@ from toprune.errors import UserError
 def split_validation(
     examples: Examples, share: float, seed: int, *, reads: Reads | None = None
 ) -> tuple[Examples, Examples]:
-    """Set a share of the examples aside, seeded; classes keep their shares to within one example.
+    """Set a share of the examples aside for validation.
 
-    Every class stays in train, even one of a single example: a class that only validation knows
-    would not fit the head that train asks for. What belongs together is not torn apart, a query's
-    documents (rank) or the questions about a context (answer); the share is then met as nearly as
-    whole groups can.
+    Classes keep their shares to within one example. Every class stays in train, even one with a
+    single example: a class that only validation has would not fit the head. Rows that belong
+    together (`Reads.together`) stay in one set, such as a query's documents; the share is then met
+    as nearly as whole groups allow.
+
+    Args:
+        share: of the examples, in (0, 0.5].
+        reads: what the task reads; None: no rows belong together.
+
+    Returns:
+        (train, validation)
     """
     if not 0 < share <= 0.5:
         raise UserError(f"a validation share of {share} is not in (0, 0.5]; 0.1 is usual")
     order = np.random.default_rng(seed).permutation(len(examples))
     if reads and reads.together:
         groups = getattr(examples, reads.together)
-        return _parted(examples, _whole_groups(groups, order, share))
+        return _divide(examples, _whole_groups(groups, order, share))
     labels = examples.labels
     if labels and isinstance(labels[0], int):
         ids = np.asarray(labels)
@@ -35,22 +42,22 @@ def split_validation(
     # Every (1 / share)-th along the classes laid end to end.
     count = min(max(1, round(share * len(examples))), len(order) // 2)
     chosen = order[(np.arange(count) * 2 + 1) * len(order) // (2 * count)]
-    return _parted(examples, chosen)
+    return _divide(examples, chosen)
 
 
 def _whole_groups(groups: Sequence[str], order: np.ndarray, share: float) -> np.ndarray:
-    """The places of the first groups in this order, so many as come nearest to the share."""
+    """The rows of the first groups in this order, as many groups as come nearest to the share."""
     ids = {group: i for i, group in enumerate(dict.fromkeys(groups[i] for i in order))}
     if len(ids) < 2:
         raise UserError(
-            "all examples are of one query, or one context, so that none can be set aside; give a "
+            "all examples have the same query or context, so that none can be set aside; give a "
             "validation set"
         )
-    of_row = np.array([ids[group] for group in groups])
-    counts = np.cumsum(np.bincount(of_row))[:-1]  # rows of the first, of the first two, ...
-    return np.flatnonzero(of_row <= np.argmin(np.abs(counts - share * len(groups))))
+    group_ids = np.array([ids[group] for group in groups])
+    counts = np.cumsum(np.bincount(group_ids))[:-1]  # rows of the first, of the first two, ...
+    return np.flatnonzero(group_ids <= np.argmin(np.abs(counts - share * len(groups))))
 
 
-def _parted(examples: Examples, chosen: np.ndarray) -> tuple[Examples, Examples]:
+def _divide(examples: Examples, chosen: np.ndarray) -> tuple[Examples, Examples]:
     rest = np.setdiff1d(np.arange(len(examples)), chosen)
     return examples.take(rest), examples.take(np.sort(chosen))

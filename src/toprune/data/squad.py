@@ -1,6 +1,6 @@
 """SQuAD's files, v1.1 and v2.0: articles of paragraphs of questions, in one nested JSON.
 
-`data.load` reads them like any other source; what is particular to them is here.
+`examples.load` reads them like any other source; this module holds what only they need.
 """
 
 import warnings
@@ -21,7 +21,7 @@ from toprune.errors import UserError
 
 
 def is_squad(path: str | Path) -> bool:
-    """Whether a file (.json or .json.gz) is of SQuAD's form: told by its content, not its name."""
+    """Is a file (.json or .json.gz) in SQuAD's form? Its content decides, not its name."""
     path = Path(path)
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
     return is_json and path.is_file() and formats.is_squad(read_json(path))
@@ -40,22 +40,25 @@ def read_squad(path: str | Path, *, reads: Reads, skip_bad_rows: bool = False) -
 
 
 def unanswerable(examples: Examples, share: float, seed: int) -> Examples:
-    """The examples, and a share of the answered questions once more, without an answer.
+    """Add a share of the answered questions once more, without an answer.
 
-    SQuAD v2.0 has questions that their paragraph does not answer; where such training data are not
-    at hand, these stand in: a question is asked of another paragraph of the same article, in which
-    none of its answers occurs. A share of 0.5 makes a third of all, as in v2.0. They are easier
-    than v2.0's, which people wrote to look answerable.
+    SQuAD v2.0 has questions that their paragraph does not answer. Where such training data are not
+    available, these replace them: a question goes with another paragraph of the same article, in
+    which none of its answers occurs. They are easier than v2.0's, which people wrote to look
+    answerable.
+
+    Args:
+        share: of the answered questions, in (0, 1]; 0.5 makes a third of all, as in v2.0.
     """
     if not 0 < share <= 1:
         raise UserError(f"a share of {share} unanswerable questions is not in (0, 1]; try 0.5")
     contexts, labels, articles = examples.pairs, examples.labels, examples.articles
     if contexts is None or labels is None or articles is None:
         raise UserError(
-            "unanswerable questions are made of labelled ones whose articles are known; give a "
-            "SQuAD file, or a column article"
+            "unanswerable questions are made from labelled ones whose articles are known; give a "
+            "SQuAD file, or a column named article"
         )
-    paragraphs: dict[Any, dict[str, str]] = defaultdict(dict)  # of an article, and as compared
+    paragraphs: dict[Any, dict[str, str]] = defaultdict(dict)  # by article; folded by text
     for article, context in zip(articles, contexts, strict=True):
         paragraphs[article][context] = context.casefold()
     answered = [row for row, answers in enumerate(labels) if answers]
@@ -66,7 +69,7 @@ def unanswerable(examples: Examples, share: float, seed: int) -> Examples:
     for row in rng.permutation(answered):
         if len(rows) == wanted:
             break
-        other = _silent(paragraphs[articles[row]], contexts[row], labels[row], rng)
+        other = _without_answer(paragraphs[articles[row]], contexts[row], labels[row], rng)
         if other is not None:
             rows.append(int(row))
             others.append(other)
@@ -85,14 +88,14 @@ def unanswerable(examples: Examples, share: float, seed: int) -> Examples:
     )
 
 
-def _silent(
-    paragraphs: Mapping[str, str], own: str, answers: Sequence[Span], rng: np.random.Generator
+def _without_answer(
+    paragraphs: Mapping[str, str], context: str, answers: Sequence[Span], rng: np.random.Generator
 ) -> str | None:
-    """Some paragraph other than its own in which no answer occurs, whatever the case."""
-    written = list(paragraphs)
+    """A paragraph other than the context in which no answer occurs, in upper or lower case."""
+    contexts = list(paragraphs)
     texts = [text.casefold() for text, _ in answers]
-    for i in rng.permutation(len(written)):
-        compared = paragraphs[written[i]]
-        if written[i] != own and not any(text in compared for text in texts):
-            return written[i]
+    for i in rng.permutation(len(contexts)):
+        folded = paragraphs[contexts[i]]
+        if contexts[i] != context and not any(text in folded for text in texts):
+            return contexts[i]
     return None
