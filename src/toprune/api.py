@@ -60,12 +60,11 @@ from toprune.training.evaluation import (
 from toprune.training.features import lengths, rows_of
 from toprune.training.job import Job, Method, dense_plan, settings_of
 from toprune.training.learner import Learner
-from toprune.training.settings import Training
+from toprune.training.settings import FINETUNE, Training
 from toprune.training.stages import check_reach, run
 from toprune.training.trainer import train
 
 TUNED = 1000  # training questions that choose a threshold
-FINETUNE = {"soft_epochs": 0, "hard_epochs": 3, "lr": 5e-5, "label_weight": 1.0}  # of Training
 
 
 def finetune(
@@ -87,7 +86,7 @@ def finetune(
     `paper`; `training` wins over it) and, where `data` is None, the hub's copy.
     """
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
-    training = training or Training(**FINETUNE | dict(recipe.finetune))
+    training = training or replace(FINETUNE, **recipe.finetune)
     share_of(training.batch_size)  # or one line, before any work
     kind, preset = task_of(task, model)
     kind.check_finetune()

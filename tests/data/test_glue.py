@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import toprune
 from support import synthetic
 from support.models import make_model, make_tokenizer
 from toprune import cli
-from toprune.api import FINETUNE, Data
+from toprune.api import Data
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples
 from toprune.data.glue import GLUE
@@ -25,7 +26,7 @@ from toprune.errors import UserError
 from toprune.methods.top import Top
 from toprune.tasks import TASKS
 from toprune.tasks.classify import Classify
-from toprune.training.settings import Training
+from toprune.training.settings import FINETUNE, Training
 
 
 def load_glue(name: str, source: Any = None, **options: Any) -> dict[str, Examples]:
@@ -407,8 +408,8 @@ def test_short_is_what_the_library_does():
     assert SHORT.soft == cli.SOFT_SHARE
     assert SHORT.score == Top.SCORES[0]
     options = inspect.signature(cli.finetune).parameters
-    assert FINETUNE["hard_epochs"] == options["epochs"].default
-    assert FINETUNE["lr"] == options["lr"].default
+    assert FINETUNE.hard_epochs == options["epochs"].default
+    assert FINETUNE.lr == options["lr"].default
 
 
 @pytest.mark.parametrize("name", GLUE)
@@ -418,7 +419,7 @@ def test_every_task_is_whole(name: str):
     paper = glue.paper
     Top(**paper.methods["top"])
     Training(**paper.training)
-    Training(**FINETUNE | dict(paper.finetune))
+    replace(FINETUNE, **paper.finetune)
     assert paper.training["sparsity_warmup"] < 1
 
 

@@ -29,7 +29,11 @@ from toprune.training.trainer import train
 
 @dataclass(frozen=True)
 class DropLayers(Method):
-    layers: int | None = setting(None, "Number of layers that stay (default: from the budget).")
+    """Fewer layers in place of fewer tokens, learned by distillation (as DistilBERT)."""
+
+    layers: int | None = setting(
+        None, "Number of layers that stay (default: from the budget).", minimum=1
+    )
 
     NAME: ClassVar[str] = "drop_layers"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which does not use it

@@ -51,6 +51,8 @@ Gene = tuple[float, ...]  # (P,): of all tokens, the share that each layer from 
 
 @dataclass(frozen=True)
 class Lat(Method):
+    """Weights that work with any schedule; evolution selects the schedule (LAT, ACL'21)."""
+
     first: int = setting(
         0, "First layer that may drop tokens, counted from zero; the probe ranks them there."
     )
@@ -58,7 +60,7 @@ class Lat(Method):
         0.2, "Largest share that a layer drops in training; more where the budget needs it."
     )
     sandwich: int = setting(2, "Random sub-models per batch, beside the full and the smallest one.")
-    population: int = setting(12, "Constant-rate schedules that the search starts from.")
+    population: int = setting(12, "Constant-rate schedules that the search starts from.", minimum=1)
     mutations: int = setting(12, "Mutated schedules per iteration of the search.")
     crossovers: int = setting(12, "Crossed schedules per iteration of the search.")
     mutation_rate: float = setting(0.5, "Probability that a mutation changes a layer.")

@@ -38,13 +38,17 @@ LEAST = 1e-5  # of a threshold
 
 @dataclass(frozen=True)
 class Ltp(Method):
+    """A threshold of attention in every layer, below which tokens leave (LTP, KDD'22)."""
+
     # The paper's .01 is the mean score in a text of a hundred tokens.
     final: float | None = setting(
         None,
         "Where the line of starting thresholds, zero at layer 0, ends (default: one over the mean "
         "length).",
     )
-    temperature: float = setting(0.1, "tau, in units of `final` (the paper: 1e-4 to 2e-3).")
+    temperature: float = setting(
+        0.1, "tau, in units of `final` (the paper: 1e-4 to 2e-3).", minimum=1e-6
+    )
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
 
     NAME: ClassVar[str] = "ltp"

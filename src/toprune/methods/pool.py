@@ -22,6 +22,8 @@ from toprune.training.stages import CALIBRATION_TEXTS
 
 @dataclass(frozen=True)
 class Pool(Method):
+    """The mean of neighbours at one layer; no token is chosen (for cross-encoders, 2026)."""
+
     first: int = setting(0, "First layer that may pool tokens, counted from zero.")
 
     NAME: ClassVar[str] = "pool"

@@ -33,7 +33,9 @@ LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
 
 @dataclass(frozen=True)
 class PowerBert(Method):
-    bins: int = setting(50, "Entries of a layer's soft-extract vector.")
+    """How much each rank counts in a layer, learned with an L1 loss (PoWER-BERT, ICML'20)."""
+
+    bins: int = setting(50, "Entries of a layer's soft-extract vector.", minimum=1)
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
 
     NAME: ClassVar[str] = "power_bert"

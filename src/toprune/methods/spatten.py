@@ -21,6 +21,8 @@ from toprune.training.settings import Stage, setting
 
 @dataclass(frozen=True)
 class SpAtten(Method):
+    """A linear schedule; attention accumulated over layers ranks tokens (SpAtten, HPCA'21)."""
+
     first: int = setting(0, "First layer that may drop tokens; the rule may start later.")
 
     NAME: ClassVar[str] = "spatten"

@@ -42,9 +42,9 @@ WEIGHTS = (1e-2, 1e-3, 1e-4)  # of the ranking distillation, among which the pap
 
 @dataclass(frozen=True)
 class Top(Method):
-    """Settings of the method; those of the training are in `training.settings.Training`."""
+    """Gates and rank masks, learned under a constraint on FLOPs (ToP, KDD'23)."""
 
-    bins: int = setting(50, "Rank masks of a layer.")
+    bins: int = setting(50, "Rank masks of a layer.", minimum=1)
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
     gates: bool = setting(
         True, "Learn which layers drop tokens; false: every layer from `first` on does."
@@ -58,7 +58,9 @@ class Top(Method):
     distill_weight: float = setting(
         1.0, "Weight of that loss at the start; it falls to zero over the warm-up."
     )
-    top_k: int = setting(20, "Number of tokens that the ranking distillation calls relevant.")
+    top_k: int = setting(
+        20, "Number of tokens that the ranking distillation calls relevant.", minimum=1
+    )
     slope: float = setting(
         30.0, "How much lower the mask of the worst rank starts than that of the best rank."
     )

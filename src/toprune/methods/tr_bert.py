@@ -46,8 +46,10 @@ PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: over all tokens, at once, of 
 
 @dataclass(frozen=True)
 class TrBert(Method):
+    """Two small networks that select tokens (TR-BERT, NAACL'21)."""
+
     first: int = setting(0, "Layer of the first selector, from zero on; the second is half-way.")
-    inner: int = setting(32, "Width of a selector.")
+    inner: int = setting(32, "Width of a selector.", minimum=1)
     samples: int = setting(
         0, "Draws per text that train the selectors by policy gradient (the paper: 8; 0: none)."
     )

@@ -40,9 +40,11 @@ SMALL = 0.02  # spread of the last layer's weights at the start
 
 @dataclass(frozen=True)
 class Transkimmer(Method):
+    """A small network in every layer that selects tokens (Transkimmer, ACL'22)."""
+
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
     open: float = setting(3.0, "Logit with which tokens stay at the start (the paper: 10).")
-    temperature: float = setting(1.0, "Temperature of the Gumbel-softmax.")
+    temperature: float = setting(1.0, "Temperature of the Gumbel-softmax.", minimum=1e-6)
 
     NAME: ClassVar[str] = "transkimmer"
     SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)

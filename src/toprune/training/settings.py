@@ -9,9 +9,10 @@ from typing import Any, Literal
 Stage = Literal["soft", "hard"]  # masks and weights together; weights alone, with tokens dropped
 
 
-def setting(default: Any, description: str) -> Any:
-    """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help."""
-    return field(default=default, metadata={"help": description})
+def setting(default: Any, description: str, *, minimum: float = 0) -> Any:
+    """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help, and
+    the least number that the command line accepts for it."""
+    return field(default=default, metadata={"help": description, "minimum": minimum})
 
 
 @dataclass(frozen=True)
@@ -62,3 +63,6 @@ class Training:
         total = self.soft_epochs + self.hard_epochs
         soft, hard = (total if name in stages else 0.0 for name in ("soft", "hard"))
         return replace(self, soft_epochs=soft, hard_epochs=hard)
+
+
+FINETUNE = Training(soft_epochs=0, hard_epochs=3, lr=5e-5, label_weight=1.0)  # of a dense model

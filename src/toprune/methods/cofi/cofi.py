@@ -51,6 +51,8 @@ FURTHEST = 200.0  # an edge that all masks are above, or below but for those tha
 
 @dataclass(frozen=True)
 class Cofi(Method):
+    """Fewer heads, FFN columns, hidden dimensions and layers, by masks (CoFi, ACL'22)."""
+
     hidden: bool = setting(True, "Shrink the hidden dimension that all layers share, too.")
     slope: float = setting(
         30.0, "How much lower the least useful mask of a kind starts than the most useful one."
