@@ -244,7 +244,7 @@ def cosines(examples: Examples) -> dict[str, dict[str, float]]:
 
 def _judged(scores: np.ndarray, examples: Examples) -> np.ndarray:
     rows = [Row(np.zeros(1, np.int64), None, text=i) for i in range(len(examples))]
-    return Rank().judge([np.array([score]) for score in scores], rows, examples)
+    return Rank().statistics([np.array([score]) for score in scores], rows, examples)
 
 
 def _describe(found: dict[str, Examples]) -> dict[str, Any]:

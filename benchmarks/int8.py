@@ -46,7 +46,7 @@ def main() -> None:
         )
         read = [row for row, _ in exact]
         one, other = ([said for _, said in found] for found in (exact, rounded))
-        before, after = (kind.judge(said, read, whole) for said in (one, other))
+        before, after = (kind.statistics(said, read, whole) for said in (one, other))
         rows[name] = {
             "fp32": with_intervals(kind, before),
             "int8": with_intervals(kind, after),

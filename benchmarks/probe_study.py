@@ -99,7 +99,7 @@ def study(task: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
     def accuracy(said: list[np.ndarray]) -> float:
-        return kind.metrics(kind.judge(said, rows_of(tests), judges))["accuracy"]
+        return kind.metrics(kind.statistics(said, rows_of(tests), judges))["accuracy"]
 
     def note(name: str, shape: str, budget: str, policy: Any) -> None:
         attach_policy(model, policy)

@@ -168,7 +168,7 @@ def _scores(
     kind: Task, reported: dict[str, Examples], texts: Any, before: Answers, after: Answers
 ) -> dict[str, Any]:
     judged = {
-        part: [kind.judge(said[part], rows_of(texts[part]), e) for said in (before, after)]
+        part: [kind.statistics(said[part], rows_of(texts[part]), e) for said in (before, after)]
         for part, e in reported.items()
     }
     far = {part: distance(kind, after[part], before[part]) for part in reported}

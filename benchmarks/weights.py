@@ -115,7 +115,7 @@ def compared(dense: Path, pruned: Path, reported: Examples) -> dict[str, Any]:
         said = collect_outputs(
             model, task, features, Collate(bundle.tokenizer), f"asking {folder.name}"
         )
-        judged.append(task.judge(said, rows_of(features), reported))
+        judged.append(task.statistics(said, rows_of(features), reported))
     one, other = judged
     return {
         "dense": with_intervals(task, one),

@@ -122,7 +122,7 @@ def plan_of(kind: Kind, model: Any, tokenizer: Any) -> Plan:
         probe=probe_of(fit_probes(model, kind.task, batches), "probe", [FIRST]),
         protect=protect,
         protect_until=until,
-        restore="last" if kind.task.whole else "none",
+        restore="last" if kind.task.reads_all else "none",
     )
 
 

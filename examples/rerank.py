@@ -55,7 +55,7 @@ rows, rank = [row for row, _ in fast.read(pairs)], Rank()
 print(f"{'reranker':28}  nDCG@10  ms a pair  best for '{queries[0]}'")
 for name, score in rerankers.items():
     scores = score(pairs).reshape(-1, 1)  # (N, 1) logits
-    ndcg = rank.metrics(rank.judge(scores, rows, candidates))["ndcg@10"]
+    ndcg = rank.metrics(rank.statistics(scores, rows, candidates))["ndcg@10"]
     best = documents[ranking(scores[:, 0], queries)[0][1][0]]
     each = 1000 * np.median(times[name]) / len(some)
     print(f"{name:28}  {ndcg:7.4f}  {each:9.2f}  {best:.60}")

@@ -44,12 +44,12 @@ for name in TASKS:
     where = np.array(places.get(name, [[-1, -1]] * 3))
     rows = [Row(np.arange(3), None, i, where) for i in range(count)]
     said = [rng.normal(size=shape) for _ in rows]
-    judged = task.judge(said, rows, examples)
-    assert intervals.with_intervals(task, judged).keys() >= set(task.METRICS)
-    assert intervals.paired(task, judged, judged)[task.METRICS[0]]["value"] == 0
+    statistics = task.statistics(said, rows, examples)
+    assert intervals.with_intervals(task, statistics).keys() >= set(task.METRICS)
+    assert intervals.paired(task, statistics, statistics)[task.METRICS[0]]["value"] == 0
     assert task.agreement(said, said, rows, examples) > 0.99
     given = {"answer": list(zip(texts, pairs)), "tokens": words, "embed": texts + pairs}
-    assert len(task.answers(said, rows, given.get(name, texts), None)) == count
+    assert len(task.predictions(said, rows, given.get(name, texts), None)) == count
 """
 
 

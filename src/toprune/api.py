@@ -233,7 +233,7 @@ def prune(
         dense = _dense_answers(job, tests)
         before = _tuned(student, kind, tokenizer, train_set, limit)
         if held_out.labels is not None:  # what cannot be measured is said now, not hours later
-            before.judge(dense, rows_of(tests), held_out)
+            before.statistics(dense, rows_of(tests), held_out)
         if auto_weight:
             job = replace(job, method=method.search(job, resume=resume))
         outcome = run(job, resume=resume)

@@ -206,9 +206,9 @@ def random_batch(task: Task, features: list[dict[str, Any]], outputs: int) -> di
     batch = Collate(make_tokenizer())(features)
     generator = torch.Generator().manual_seed(0)
     rows, length = batch["input_ids"].shape
-    shape = (rows, length, outputs) if task.whole else (rows, outputs)
+    shape = (rows, length, outputs) if task.reads_all else (rows, outputs)
     batch["teacher_logits"] = torch.randn(*shape, generator=generator)
-    if not task.whole:
+    if not task.reads_all:
         batch["teacher_states"] = torch.randn(rows, 4, 32, generator=generator)
     return batch
 

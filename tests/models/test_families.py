@@ -178,7 +178,7 @@ def check_file(cell: Cell, folder: Path) -> None:
     model, task = cell.model(), cell.task
     plan = make_plan(model, task, "received" if cell.column == "classify" else "probe")
     fp32, int8 = folder / "fp32.onnx", folder / "int8.onnx"
-    write_onnx(model, plan, fp32, outputs=task.OUTPUTS, by_token=task.whole)
+    write_onnx(model, plan, fp32, outputs=task.OUTPUTS, by_token=task.reads_all)
     engine = OnnxRuntime(fp32, threads=1)
     assert check(model, plan, engine.run, LIMIT, outputs=task.OUTPUTS).worst <= 1
     quantize(fp32, int8)

@@ -230,7 +230,7 @@ def test_what_is_no_file(bundle: Path, kind: str):
         ({"inputs": ["input_ids", "attention_mask", "input_ids"]}, "inputs must be"),
         ({"inputs": ["input_ids", "attention_mask", "pixels"]}, "inputs must be"),
         ({"inputs": [1, 2]}, "inputs must hold strings"),
-        ({"labels": ["one"]}, "labels must be names.*two or more"),
+        ({"labels": ["one"]}, "labels must be names.*2 or more"),
         ({"labels": []}, "labels must be names"),
         ({"task": "tokens", "settings": {}, "labels": []}, "labels must be names of .*tags"),
         ({"task": "regress", "settings": {}}, "labels must be names of classes"),

@@ -207,7 +207,7 @@ def test_answers_by_token(
         np.testing.assert_array_equal(called, other)
         assert len(row) == len(one)
     labels = LABELS if task.NAME == "tokens" else None
-    told = task.answers(flat, [row for row, _ in rows], given, labels)
+    told = task.predictions(flat, [row for row, _ in rows], given, labels)
     assert run.predict(given) == list(run.predictions(iter(given))) == told
     assert len(told) == len(given)
     assert run([]) == run.predict([]) == []

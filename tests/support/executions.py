@@ -133,6 +133,6 @@ def check_executions(
     answers = small.predict(texts_of(task, examples))
     assert len(answers) == len(texts_of(task, examples))
     json.dumps(answers)
-    metrics = task.metrics(task.judge([o for _, o in pairs], [r for r, _ in pairs], examples))
-    wanted = task.metrics(task.judge(said[True], rows_of(features), examples))
+    metrics = task.metrics(task.statistics([o for _, o in pairs], [r for r, _ in pairs], examples))
+    wanted = task.metrics(task.statistics(said[True], rows_of(features), examples))
     assert metrics == pytest.approx(wanted, abs=1e-3)

@@ -52,8 +52,8 @@ def write_graph(
     inputs = [
         helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in names
     ]
-    shape: list[Any] = ["batch", "length"] if task.whole else ["batch"]
-    shape += [1] if task.HEAD == "encoder" and not task.whole else []  # the first token alone
+    shape: list[Any] = ["batch", "length"] if task.reads_all else ["batch"]
+    shape += [1] if task.HEAD == "encoder" and not task.reads_all else []  # the first token alone
     shape += [] if task.HEAD == "answer" else [outputs]
     told = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in task.OUTPUTS]
     nodes = [
@@ -98,7 +98,7 @@ def write_graph(
 
 def _head(task: Task) -> list[onnx.NodeProto]:
     """From `weighed` (B, S, C) to the outputs."""
-    if task.whole:
+    if task.reads_all:
         nodes = [
             helper.make_node("Sub", ["one", "live"], ["dead"]),
             helper.make_node("Mul", ["dead", "waste"], ["wasted"]),

@@ -112,10 +112,10 @@ def test_scores_are_the_official_ones(said: list[str], golds: list[str]):
     context = "  ".join(["un", *said, "deux"])
     row, logits = say(context, "  ".join(said))
     labels = [[(gold, 0) for gold in golds]]
-    judged = Answer().judge([logits], [row], make_examples([context], labels))
+    stats = Answer().statistics([logits], [row], make_examples([context], labels))
     f1, exact = squad_scores(golds, "  ".join(said))
-    assert judged.shape == (1, 4)
-    assert Answer().metrics(judged) == {"f1": pytest.approx(f1), "exact": exact}
+    assert stats.shape == (1, 4)
+    assert Answer().metrics(stats) == {"f1": pytest.approx(f1), "exact": exact}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_scores_are_the_official_ones(said: list[str], golds: list[str]):
 def test_scores_by_hand(said: str, golds: list[str], f1: float, exact: float):
     row, logits = say(said, said)
     examples = make_examples([said], [[(gold, 0) for gold in golds]])
-    found = Answer().metrics(Answer().judge([logits], [row], examples))
+    found = Answer().metrics(Answer().statistics([logits], [row], examples))
     assert found == {"f1": pytest.approx(f1), "exact": exact}
 
 
@@ -149,44 +149,44 @@ def test_silence_is_right_where_there_is_no_answer():
         rows.append(Row(row.ids, None, i, row.places))
         outputs.append(logits)
     task = Answer(no_answer=True)
-    judged = task.judge(outputs, rows, make_examples(contexts, labels))
-    found = task.metrics(judged)
+    stats = task.statistics(outputs, rows, make_examples(contexts, labels))
+    found = task.metrics(stats)
     assert tuple(found) == (*task.METRICS, "best_f1", "best_exact")
     assert list(found.values()) == pytest.approx([4 / 5] * 4)
-    assert best_threshold(judged) == -10  # no answer only where "none" leads by more
-    never, always = (Answer(no_answer=True, threshold=t).metrics(judged) for t in (1e9, -1e9))
+    assert best_threshold(stats) == -10  # no answer only where "none" leads by more
+    never, always = (Answer(no_answer=True, threshold=t).metrics(stats) for t in (1e9, -1e9))
     assert (never["f1"], always["f1"]) == pytest.approx((3 / 5, 2 / 5))
-    assert Answer().metrics(judged) == {"f1": 3 / 5, "exact": 3 / 5}
+    assert Answer().metrics(stats) == {"f1": 3 / 5, "exact": 3 / 5}
 
 
-rows_of_judge = st.tuples(st.floats(0, 1), st.integers(-5, 5), st.booleans())
+statistics_rows = st.tuples(st.floats(0, 1), st.integers(-5, 5), st.booleans())
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(rows_of_judge, min_size=1, max_size=12, unique_by=lambda row: row[1]))
+@given(st.lists(statistics_rows, min_size=1, max_size=12, unique_by=lambda row: row[1]))
 def test_best_threshold_is_the_official_one(drawn: list[tuple[float, int, bool]]):
     answerable = [can for _, _, can in drawn]
     scores = [score if can else 0.0 for score, _, can in drawn]
     gaps = [float(gap) for _, gap, _ in drawn]
-    judged = np.array([[s, s, g, not a] for s, g, a in zip(scores, gaps, answerable, strict=True)])
+    stats = np.array([[s, s, g, not a] for s, g, a in zip(scores, gaps, answerable, strict=True)])
     best, threshold = squad_best(scores, gaps, answerable)
-    assert Answer(no_answer=True).metrics(judged)["best_f1"] == pytest.approx(best)
+    assert Answer(no_answer=True).metrics(stats)["best_f1"] == pytest.approx(best)
     if threshold is not None:
-        at = Answer(no_answer=True, threshold=threshold).metrics(judged)
+        at = Answer(no_answer=True, threshold=threshold).metrics(stats)
         assert at["f1"] == pytest.approx(best)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(rows_of_judge, min_size=1, max_size=12))
+@given(st.lists(statistics_rows, min_size=1, max_size=12))
 def test_best_threshold_can_be_used(drawn: list[tuple[float, int, bool]]):
     """Ties, too: no threshold beats it, and used as a setting it gives what was promised."""
-    judged = np.array([[f1, f1 == 1, gap, not can] for f1, gap, can in drawn], float)
+    stats = np.array([[f1, f1 == 1, gap, not can] for f1, gap, can in drawn], float)
     task = Answer(no_answer=True)
-    best = task.metrics(judged)
-    tried = [Answer(no_answer=True, threshold=t).metrics(judged) for t in np.arange(-6.5, 6.5, 0.5)]
+    best = task.metrics(stats)
+    tried = [Answer(no_answer=True, threshold=t).metrics(stats) for t in np.arange(-6.5, 6.5, 0.5)]
     assert best["best_f1"] == pytest.approx(max(found["f1"] for found in tried))
     assert best["best_exact"] == pytest.approx(max(found["exact"] for found in tried))
-    at = Answer(no_answer=True, threshold=best_threshold(judged)).metrics(judged)
+    at = Answer(no_answer=True, threshold=best_threshold(stats)).metrics(stats)
     assert at["f1"] == pytest.approx(best["best_f1"])
 
 
@@ -231,7 +231,7 @@ def test_answers_equal_a_search_of_all_spans(
 ):
     context, rows, outputs = drawn
     task = Answer(max_answer=max_answer, best=1000, no_answer=no_answer, threshold=threshold)
-    (found,) = task.answers(outputs, rows, [("who", context)], None)
+    (found,) = task.predictions(outputs, rows, [("who", context)], None)
 
     null = min(float(logits[0].sum()) for logits in outputs)
     best: tuple[float, int, int] | None = None
@@ -259,7 +259,7 @@ def test_answers_equal_a_search_of_all_spans(
 def test_few_candidates_change_the_probability_alone(drawn: Any, best: int):
     context, rows, outputs = drawn
     few, all_ = (
-        Answer(best=count).answers(outputs, rows, [("who", context)], None)[0]
+        Answer(best=count).predictions(outputs, rows, [("who", context)], None)[0]
         for count in (best, 1000)
     )
     assert few["score"] >= all_.pop("score") * (1 - 1e-12)
@@ -268,7 +268,9 @@ def test_few_candidates_change_the_probability_alone(drawn: Any, best: int):
 
 def test_constant_logits_give_the_first_word():
     row = make_row(word_places("un deux trois"))
-    (found,) = Answer().answers([np.zeros((len(row), 2))], [row], [("who", "un deux trois")], None)
+    (found,) = Answer().predictions(
+        [np.zeros((len(row), 2))], [row], [("who", "un deux trois")], None
+    )
     assert (found["answer"], found["start"], found["end"]) == ("un", 0, 2)
     assert found["score"] == pytest.approx(1 / 7)  # six spans and none
 
@@ -276,16 +278,18 @@ def test_constant_logits_give_the_first_word():
 def test_the_end_may_be_the_last_token_and_long_spans_are_refused():
     context = "a b c d"
     row, logits = say(context, "a b c d")
-    assert Answer(max_answer=4).answers([logits], [row], [("q", context)], None)[0]["end"] == 7
+    assert Answer(max_answer=4).predictions([logits], [row], [("q", context)], None)[0]["end"] == 7
     logits[BEFORE + 2, 1] = 1  # "a b c" is the second best
-    assert Answer(max_answer=3).answers([logits], [row], [("q", context)], None)[0]["end"] == 5
+    assert Answer(max_answer=3).predictions([logits], [row], [("q", context)], None)[0]["end"] == 5
 
 
 def test_tokens_outside_of_the_context_are_no_answers():
     row, logits = say("one two three", "two")
     logits[1:3] = 1e3  # the question
     logits[-1] = 1e3  # [SEP]
-    assert Answer().answers([logits], [row], [("q", "one two three")], None)[0]["answer"] == "two"
+    assert (
+        Answer().predictions([logits], [row], [("q", "one two three")], None)[0]["answer"] == "two"
+    )
 
 
 def test_windows_are_put_together():
@@ -298,14 +302,16 @@ def test_windows_are_put_together():
         tell(rows[2], 0, 0, score=1, null=2),
     ]
     texts = [("q", context), ("q", "x y")]
-    sure, unsure = Answer(no_answer=True).answers(outputs, rows, texts, None)
+    sure, unsure = Answer(no_answer=True).predictions(outputs, rows, texts, None)
     assert (sure["answer"], sure["start"], sure["end"]) == ("w4 w5", 12, 17)
     assert (unsure["answer"], unsure["start"], unsure["end"]) == ("", -1, -1)
     assert unsure["score"] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-3)
-    judged = Answer().judge(outputs, rows, make_examples([context, "x y"], [[("w4 w5", 12)], []]))
-    np.testing.assert_allclose(judged, [[1, 1, -8, 0], [0, 0, 1, 1]])
+    stats = Answer().statistics(
+        outputs, rows, make_examples([context, "x y"], [[("w4 w5", 12)], []])
+    )
+    np.testing.assert_allclose(stats, [[1, 1, -8, 0], [0, 0, 1, 1]])
     # the order in which rows come does not matter to texts
-    turned = Answer(no_answer=True).answers(outputs[::-1], rows[::-1], texts, None)
+    turned = Answer(no_answer=True).predictions(outputs[::-1], rows[::-1], texts, None)
     assert turned == [sure, unsure]
 
 
@@ -318,7 +324,7 @@ def test_ties_between_windows_do_not_depend_on_the_candidates(best: int):
     outputs = [tell(rows[0], 0, 0, score=4), tell(rows[1], 0, 0, score=5)]
     outputs[0][BEFORE + 2] = 1.5  # w2: the second best
     outputs[1][BEFORE + 1] = 2.5  # w1, w1 w2 and w2 are the best
-    (found,) = Answer(best=best).answers(outputs, rows, [("q", context)], None)
+    (found,) = Answer(best=best).predictions(outputs, rows, [("q", context)], None)
     assert found["answer"] == "w1"
 
 
@@ -326,7 +332,7 @@ def test_spaces_around_a_span_are_not_of_it():
     """Some tokenizers count the space before a word to its token."""
     context = "un  deux trois"
     row = make_row([(0, 2), (2, 8), (8, 14)])
-    (found,) = Answer().answers([tell(row, 1, 1)], [row], [("q", context)], None)
+    (found,) = Answer().predictions([tell(row, 1, 1)], [row], [("q", context)], None)
     assert (found["answer"], found["start"], found["end"]) == ("deux", 4, 8)
     assert Answer().target(row, [("deux", 4)]) == [BEFORE + 1, BEFORE + 1]
 
@@ -387,7 +393,7 @@ def test_targets_decode_to_the_answer(data: st.DataObject):
             continue
         assert context[row.places[i, 0] : row.places[j, 1]] == context[start:past]
         logits = tell(row, i - BEFORE, j - BEFORE)
-        found = task.answers([logits], [row], [("w1 w2", context)], None)[0]
+        found = task.predictions([logits], [row], [("w1 w2", context)], None)[0]
         assert (found["answer"], found["start"], found["end"]) == (context[start:past], start, past)
     assert held
 

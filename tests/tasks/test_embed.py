@@ -28,8 +28,8 @@ def pairs(labels: list[float] | None) -> Examples:
 
 
 def test_settings():
-    assert Embed().whole
-    assert not Embed("cls").whole
+    assert Embed().reads_all
+    assert not Embed("cls").reads_all
     wrong: Any = "max"
     with pytest.raises(UserError, match="pooling 'max' is not known; use mean or cls"):
         Embed(wrong)
@@ -70,22 +70,22 @@ def test_margin_is_linear_the_same_every_time_and_not_the_length():
     assert (slope != 0).all()
 
 
-def test_judge_by_hand():
+def test_statistics_by_hand():
     vectors = [[1, 0], [1, 1], [0, 0], [0, 3], [2, 0], [1, 0]]  # first texts, then second ones
     outputs = list(np.array(vectors, np.float32))
-    judged = Embed().judge(outputs, rows(6), pairs([0.0, 3.5, 5.0]))
-    np.testing.assert_allclose(judged, [[0, 0], [0.5**0.5, 3.5], [0, 5]], atol=1e-12)
+    stats = Embed().statistics(outputs, rows(6), pairs([0.0, 3.5, 5.0]))
+    np.testing.assert_allclose(stats, [[0, 0], [0.5**0.5, 3.5], [0, 5]], atol=1e-12)
 
 
 def test_a_mean_whose_length_counts_is_not_shortened_by_zeros():
     assert (Embed().restore, Embed(normalize=False).restore) == ("zero", "last")
 
 
-def test_judge_needs_pairs_with_labels():
+def test_statistics_need_pairs_with_labels():
     vectors = [np.ones(2)] * 2
     for examples in (pairs(None), Examples(["a", "b"], labels=[1.0, 2.0])):
-        with pytest.raises(UserError, match="judged by pairs"):
-            Embed().judge(vectors, rows(2), examples)
+        with pytest.raises(UserError, match="need pairs"):
+            Embed().statistics(vectors, rows(2), examples)
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,18 +94,18 @@ def test_metrics_equal_scipy(count: int, seed: int):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(2 * count, 4))
     labels = (rng.permutation(count) // 2 / 2).tolist()  # ties, as in STS-B
-    judged = Embed().judge(list(vectors), rows(2 * count), pairs(labels))
+    stats = Embed().statistics(list(vectors), rows(2 * count), pairs(labels))
     cosines = [1 - cosine(vectors[i], vectors[count + i]) for i in range(count)]
-    np.testing.assert_allclose(judged[:, 0], cosines, atol=1e-6)
-    found = Embed().metrics(judged)
+    np.testing.assert_allclose(stats[:, 0], cosines, atol=1e-6)
+    found = Embed().metrics(stats)
     assert list(found) == list(Embed.METRICS)
-    assert found["spearman"] == pytest.approx(spearmanr(judged[:, 0], labels)[0])
+    assert found["spearman"] == pytest.approx(spearmanr(stats[:, 0], labels)[0])
     assert found["pearson"] == pytest.approx(pearsonr(cosines, labels)[0], abs=1e-5)
 
 
 def test_metrics_of_constant_cosines_are_zero():
-    judged = np.array([[0.3, 1.0], [0.3, 2.0]])
-    assert Embed().metrics(judged) == {"spearman": 0, "pearson": 0}
+    stats = np.array([[0.3, 1.0], [0.3, 2.0]])
+    assert Embed().metrics(stats) == {"spearman": 0, "pearson": 0}
 
 
 def test_agreement():
@@ -119,9 +119,9 @@ def test_agreement():
 
 def test_answers():
     outputs = [np.array([3.0, 4.0], np.float32), np.zeros(2, np.float32)]
-    found = Embed().answers(outputs, rows(2), ["a", "b"], None)
+    found = Embed().predictions(outputs, rows(2), ["a", "b"], None)
     assert found[0]["vector"] == pytest.approx([0.6, 0.8])
     assert found[1]["vector"] == [0, 0]
     assert json.loads(json.dumps(found)) == found
-    raw = Embed(normalize=False).answers(outputs, rows(2), ["a", "b"], None)
+    raw = Embed(normalize=False).predictions(outputs, rows(2), ["a", "b"], None)
     assert raw[0] == {"vector": [3.0, 4.0]}

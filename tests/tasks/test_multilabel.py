@@ -32,8 +32,8 @@ def head(**fields: Any) -> BertConfig:
     return BertConfig(**fields)
 
 
-def judge(task: Multilabel, logits: np.ndarray, labels: list[list[int]]) -> np.ndarray:
-    return task.judge(list(logits), rows(*range(len(labels))), examples(labels))
+def statistics_of(task: Multilabel, logits: np.ndarray, labels: list[list[int]]) -> np.ndarray:
+    return task.statistics(list(logits), rows(*range(len(labels))), examples(labels))
 
 
 @settings(max_examples=80, deadline=None)
@@ -43,9 +43,9 @@ def test_metrics_equal_scikit_learn(count: int, classes: int, data: st.DataObjec
     drawn = data.draw(arrays(bool, (2, count, classes)))
     wanted, chosen = drawn
     logits = np.where(chosen, 1.0, -1.0).astype(np.float32)
-    judged = judge(Multilabel(), logits, [np.flatnonzero(row).tolist() for row in wanted])
-    assert judged.shape == (count, 3 * classes + 1)
-    found = Multilabel().metrics(judged)
+    stats = statistics_of(Multilabel(), logits, [np.flatnonzero(row).tolist() for row in wanted])
+    assert stats.shape == (count, 3 * classes + 1)
+    found = Multilabel().metrics(stats)
     assert list(found) == list(Multilabel.METRICS)
     # Of one column scikit-learn would make two classes, so it is told to look at the ones.
     one: dict[str, Any] = {"labels": None if classes > 1 else [1], "zero_division": 0}
@@ -56,42 +56,42 @@ def test_metrics_equal_scikit_learn(count: int, classes: int, data: st.DataObjec
 
 
 def test_metrics_of_resampled_texts():
-    judged = judge(Multilabel(), np.array([[1.0, -1.0], [1.0, -1.0]]), [[0], [1]])
-    assert Multilabel().metrics(judged)["exact"] == 0.5
-    drawn = Multilabel().metrics(judged[[0, 0, 0, 1]])
+    stats = statistics_of(Multilabel(), np.array([[1.0, -1.0], [1.0, -1.0]]), [[0], [1]])
+    assert Multilabel().metrics(stats)["exact"] == 0.5
+    drawn = Multilabel().metrics(stats[[0, 0, 0, 1]])
     assert drawn == {"f1_micro": 3 / 4, "f1_macro": pytest.approx(3 / 7), "exact": 3 / 4}
 
 
 def test_counts_do_not_overflow_their_small_type():
-    judged = judge(Multilabel(), np.ones((1000, 1), np.float32), [[0]] * 1000)
-    assert judged.itemsize == 1
-    assert Multilabel().metrics(judged) == {"f1_micro": 1, "f1_macro": 1, "exact": 1}
+    stats = statistics_of(Multilabel(), np.ones((1000, 1), np.float32), [[0]] * 1000)
+    assert stats.itemsize == 1
+    assert Multilabel().metrics(stats) == {"f1_micro": 1, "f1_macro": 1, "exact": 1}
 
 
 def test_no_labels_at_all():
-    judged = judge(Multilabel(), np.full((3, 2), -1.0), [[], [], []])
-    assert Multilabel().metrics(judged) == {"f1_micro": 0, "f1_macro": 0, "exact": 1}
+    stats = statistics_of(Multilabel(), np.full((3, 2), -1.0), [[], [], []])
+    assert Multilabel().metrics(stats) == {"f1_micro": 0, "f1_macro": 0, "exact": 1}
 
 
 def test_a_class_has_its_own_threshold():
     task = Multilabel(thresholds=(0.9, 0.5, 0.1))
     logits = [np.array([2.0, 0.0, -2.0]), np.array([2.3, -0.1, -2.3])]  # sigmoid(2.2) is 0.9
-    found = task.answers(logits, rows(0, 1), ["a", "b"], ("x", "y", "z"))
+    found = task.predictions(logits, rows(0, 1), ["a", "b"], ("x", "y", "z"))
     assert [answer["labels"] for answer in found] == [["y", "z"], ["x"]]
 
 
 def test_a_probability_at_the_threshold_is_enough():
-    found = Multilabel().answers([np.zeros(2)], rows(0), ["a"], None)
+    found = Multilabel().predictions([np.zeros(2)], rows(0), ["a"], None)
     assert found[0]["labels"] == [0, 1]
 
 
 def test_answers():
     logits = [np.array([-800.0, 0.5]), np.array([-1.0, -2.0])]
-    named = Multilabel().answers(logits, rows(0, 1), ["a", "b"], ("sad", "glad"))
+    named = Multilabel().predictions(logits, rows(0, 1), ["a", "b"], ("sad", "glad"))
     assert [answer["labels"] for answer in named] == [["glad"], []]
     assert named[0]["scores"] == {"sad": 0, "glad": pytest.approx(1 / (1 + np.exp(-0.5)))}
     assert json.loads(json.dumps(named)) == named
-    plain = Multilabel().answers(logits, rows(0, 1), ["a", "b"], None)
+    plain = Multilabel().predictions(logits, rows(0, 1), ["a", "b"], None)
     assert plain[0]["labels"] == [1]
     assert list(plain[0]["scores"]) == [0, 1]
     json.dumps(plain)
@@ -101,9 +101,9 @@ def test_windows_of_a_text_are_averaged():
     logits = [np.array([3.0, -1.0]), np.array([-1.0, -1.0]), np.array([-1.0, 1.0])]
     windows = rows(0, 0, 1)
     task = Multilabel(stride=2)
-    found = task.answers(logits, windows, ["long", "short"], None)
+    found = task.predictions(logits, windows, ["long", "short"], None)
     assert [answer["labels"] for answer in found] == [[0], [1]]
-    assert task.metrics(task.judge(logits, windows, examples([[0], [1]])))["exact"] == 1
+    assert task.metrics(task.statistics(logits, windows, examples([[0], [1]])))["exact"] == 1
     assert task.agreement(logits, logits, windows, examples([[0], [1]])) == 1
 
 
@@ -217,4 +217,4 @@ def test_classes_in_another_order_do_not_fit():
 def test_thresholds_of_another_head_are_not_stretched():
     task = Multilabel(thresholds=(0.5,))
     with pytest.raises(UserError, match="1 thresholds for 3 classes"):
-        task.answers([np.zeros(3)], rows(0), ["a"], None)
+        task.predictions([np.zeros(3)], rows(0), ["a"], None)

@@ -36,9 +36,9 @@ def outputs(scores: Any) -> list[np.ndarray]:
     return [np.array([score], np.float32) for score in scores]
 
 
-def judge(scores: Any, labels: Any, queries: list[str] | None = None) -> np.ndarray:
+def statistics_of(scores: Any, labels: Any, queries: list[str] | None = None) -> np.ndarray:
     examples = pairs(queries or ["q"] * len(labels), [float(label) for label in labels])
-    return TASK.judge(outputs(scores), rows(len(labels)), examples)
+    return TASK.statistics(outputs(scores), rows(len(labels)), examples)
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,7 +47,7 @@ def test_metrics_equal_scikit_learn(labels: list[int], random: Any):
     scores = list(range(len(labels)))
     random.shuffle(scores)
     relevance = np.array(labels)
-    found = TASK.metrics(judge(scores, labels))
+    found = TASK.metrics(statistics_of(scores, labels))
     assert list(found) == list(TASK.METRICS)
     ndcg = ndcg_score([2.0**relevance - 1], [scores], k=10, ignore_ties=True)
     assert found["ndcg@10"] == pytest.approx(ndcg)
@@ -56,7 +56,7 @@ def test_metrics_equal_scikit_learn(labels: list[int], random: Any):
 
 def test_metrics_by_hand():
     # Found in the order: relevance 0, 2, 0, 1.
-    ndcg, reciprocal, precision = judge([0.1, 4, 3, 2], [1, 0, 2, 0])[0]
+    ndcg, reciprocal, precision = statistics_of([0.1, 4, 3, 2], [1, 0, 2, 0])[0]
     gained = 3 / np.log2(3) + 1 / np.log2(5)
     assert ndcg == pytest.approx(gained / (3 / np.log2(2) + 1 / np.log2(3)))
     assert reciprocal == 1 / 2
@@ -65,16 +65,16 @@ def test_metrics_by_hand():
 
 def test_what_is_beyond_the_tenth_place_counts_for_map_alone():
     labels = [0] * 10 + [1, 0]
-    found = TASK.metrics(judge(range(12, 0, -1), labels))
+    found = TASK.metrics(statistics_of(range(12, 0, -1), labels))
     assert found == {"ndcg@10": 0, "mrr@10": 0, "map": pytest.approx(1 / 11)}
-    assert judge(range(12, 0, -1), [0] * 9 + [1, 0, 0])[0, 1] == 1 / 10
+    assert statistics_of(range(12, 0, -1), [0] * 9 + [1, 0, 0])[0, 1] == 1 / 10
 
 
 def test_equal_scores_do_not_help():
-    assert judge([1, 1, 1], [0, 0, 1])[0, 1] == 1 / 3
-    assert judge([1, 1, 1], [1, 0, 0])[0, 1] == 1 / 3
-    assert judge([0, 1, 1, 1], [2, 0, 1, 0])[0].tolist() == pytest.approx(
-        judge([0, 3, 1, 2], [2, 0, 1, 0])[0].tolist()
+    assert statistics_of([1, 1, 1], [0, 0, 1])[0, 1] == 1 / 3
+    assert statistics_of([1, 1, 1], [1, 0, 0])[0, 1] == 1 / 3
+    assert statistics_of([0, 1, 1, 1], [2, 0, 1, 0])[0].tolist() == pytest.approx(
+        statistics_of([0, 3, 1, 2], [2, 0, 1, 0])[0].tolist()
     )
 
 
@@ -87,38 +87,41 @@ def test_a_ranking_keeps_equal_scores_in_order():
 
 def test_one_row_for_each_query_wherever_its_candidates_are():
     queries = ["b", "a", "b", "a"]
-    judged = judge([1, 5, 2, 4], [1, 1, 0, 0], queries)
-    assert judged[:, 1].tolist() == [1 / 2, 1]  # b came first
-    assert TASK.metrics(judged)["mrr@10"] == 3 / 4
+    stats = statistics_of([1, 5, 2, 4], [1, 1, 0, 0], queries)
+    assert stats[:, 1].tolist() == [1 / 2, 1]  # b came first
+    assert TASK.metrics(stats)["mrr@10"] == 3 / 4
 
 
 def test_queries_without_a_relevant_candidate_are_left_out():
     queries = ["a", "a", "b", "b", "c"]
-    judged = judge([1, 2, 3, 4, 5], [1, 0, 0, 0, 1], queries)
-    assert judged.shape == (2, 3)
-    assert judged[:, 1].tolist() == [1 / 2, 1]
+    stats = statistics_of([1, 2, 3, 4, 5], [1, 0, 0, 0, 1], queries)
+    assert stats.shape == (2, 3)
+    assert stats[:, 1].tolist() == [1 / 2, 1]
     with pytest.raises(UserError, match="no query has a relevant document"):
-        judge([1, 2], [0, 0])
+        statistics_of([1, 2], [0, 0])
 
 
 def test_scores_that_are_no_numbers_are_not_hidden():
     queries = ["a", "a", "b", "b", "c", "c"]
-    judged = judge([np.nan, 1, 2, 1, np.nan, 1], [0, 1, 1, 0, 0, 0], queries)
-    assert judged.shape == (2, 3)  # as many as for any other scores: models are compared row by row
-    assert np.isnan(judged[0]).all()
-    assert np.isnan(list(TASK.metrics(judged).values())).all()
+    stats = statistics_of([np.nan, 1, 2, 1, np.nan, 1], [0, 1, 1, 0, 0, 0], queries)
+    assert stats.shape == (
+        2,
+        3,
+    )  # as many as for any other scores: models are compared row by row
+    assert np.isnan(stats[0]).all()
+    assert np.isnan(list(TASK.metrics(stats).values())).all()
 
 
 def test_metrics_of_resampled_queries():
-    judged = judge([1, 2, 4, 3], [1, 0, 1, 0], ["a", "a", "b", "b"])
-    assert TASK.metrics(judged[[1, 1, 0]])["mrr@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+    stats = statistics_of([1, 2, 4, 3], [1, 0, 1, 0], ["a", "a", "b", "b"])
+    assert TASK.metrics(stats[[1, 1, 0]])["mrr@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
 
 
 def test_outputs_belong_to_the_text_of_their_row():
     examples = pairs(["q"] * 3, [0.0, 0.0, 1.0])
     order = [2, 0, 1]
     given_rows = [rows(3)[i] for i in order]
-    assert TASK.judge(outputs([9, 1, 2]), given_rows, examples)[0, 1] == 1
+    assert TASK.statistics(outputs([9, 1, 2]), given_rows, examples)[0, 1] == 1
 
 
 def test_ranking():
@@ -139,7 +142,7 @@ def test_agreement_is_the_share_of_queries_with_the_same_best_document():
 
 def test_answers_are_probabilities_in_the_order_of_the_logits():
     logits = [-200, -30, 0, 20, 30]
-    found = TASK.answers(outputs(logits), rows(5), [("q", "d")] * 5, None)
+    found = TASK.predictions(outputs(logits), rows(5), [("q", "d")] * 5, None)
     scores = [answer["score"] for answer in found]
     expected = torch.tensor(logits, dtype=torch.double).sigmoid().tolist()
     assert scores == pytest.approx(expected, rel=1e-12)
@@ -196,5 +199,5 @@ def test_scores_are_those_of_a_cross_encoder(tmp_path: Path):
             model(**tokenizer(*pair, return_tensors="pt")).logits[0].numpy() for pair in texts
         ]
     told = encoders.CrossEncoder(str(tmp_path), device="cpu").predict(texts)
-    found = [answer["score"] for answer in TASK.answers(logits, rows(3), texts, None)]
+    found = [answer["score"] for answer in TASK.predictions(logits, rows(3), texts, None)]
     assert found == pytest.approx(told.tolist(), abs=1e-5)

@@ -71,7 +71,7 @@ def score(guesses: list[list[str]], truths: list[list[str]], names: list[str]) -
     examples = sentences([[names.index(tag) for tag in tags] for tags in truths], names)
     outputs = [say(tags, len(names)) for tags in guessed]
     rows = [whole_words(len(tags), text) for text, tags in enumerate(guesses)]
-    found = Tags().metrics(Tags().judge(outputs, rows, examples))
+    found = Tags().metrics(Tags().statistics(outputs, rows, examples))
     assert list(found) == list(Tags.METRICS)
     return found
 
@@ -177,25 +177,25 @@ def test_scores_equal_the_slow_search(pairs: list[list[tuple[str, str]]]):
     assert found["f1"] == (2 * right / (len(told) + len(wanted)) if told or wanted else 0)
 
 
-def test_judge_counts_by_sentence():
+def test_statistics_count_by_sentence():
     outputs = [say([1, 2, 0], 5), say([0, 3], 5)]
     rows = [whole_words(3, 0), whole_words(2, 1)]
-    judged = Tags().judge(outputs, rows, sentences([[1, 2, 3], [3, 4]], IOB))
-    assert judged.tolist() == [[1, 1, 2, 2, 3], [0, 1, 1, 0, 2]]
+    stats = Tags().statistics(outputs, rows, sentences([[1, 2, 3], [3, 4]], IOB))
+    assert stats.tolist() == [[1, 1, 2, 2, 3], [0, 1, 1, 0, 2]]
 
 
 def test_ids_without_names_are_flat_tags():
-    judged = Tags().judge([say([1, 0], 2)], [whole_words(2)], sentences([[1, 1]]))
-    assert judged.tolist() == [[1, 2, 2, 1, 2]]
-    with pytest.raises(UserError, match="judged by labels"):
-        Tags().judge([], [], Examples([]))
+    stats = Tags().statistics([say([1, 0], 2)], [whole_words(2)], sentences([[1, 1]]))
+    assert stats.tolist() == [[1, 2, 2, 1, 2]]
+    with pytest.raises(UserError, match="need labels"):
+        Tags().statistics([], [], Examples([]))
 
 
 # Words, pieces and windows
 
 
 def tags_of(outputs: list[np.ndarray], rows: list[Row], words: int) -> list[int]:
-    return Tags().answers(outputs, rows, [["w"] * words], None)[0]["tags"]
+    return Tags().predictions(outputs, rows, [["w"] * words], None)[0]["tags"]
 
 
 def test_a_word_has_the_tag_of_its_first_piece():
@@ -221,17 +221,17 @@ def test_a_word_that_no_window_holds_is_outside():
     row = make_row([(0, 0), (2, 0)])
     assert tags_of([say([1, 1], 3)], [row], 4) == [1, 0, 1, 0]
     names = ("B-X", "I-X", "O")
-    found = Tags().answers([say([0, 1], 3)], [row], [list("abcd")], names)
+    found = Tags().predictions([say([0, 1], 3)], [row], [list("abcd")], names)
     assert found[0]["tags"] == ["B-X", "O", "I-X", "O"]
-    judged = Tags().judge([say([0, 1], 3)], [row], sentences([[0, 2, 2, 2]], list(names)))
-    assert judged.tolist() == [[1, 2, 1, 3, 4]]
+    stats = Tags().statistics([say([0, 1], 3)], [row], sentences([[0, 2, 2, 2]], list(names)))
+    assert stats.tolist() == [[1, 2, 1, 3, 4]]
 
 
 def test_windows_of_several_texts():
     rows = [whole_words(1, 0), make_row([(0, 0)], 1), make_row([(1, 0)], 1), whole_words(2, 2)]
     outputs = [say([1], 3), say([0], 3), say([2], 3), say([2, 1], 3)]
     texts = [["a"], ["b", "c"], ["d", "e"]]
-    found = Tags().answers(outputs, rows, texts, None)
+    found = Tags().predictions(outputs, rows, texts, None)
     assert [answer["tags"] for answer in found] == [[1], [0, 2], [2, 1]]
 
 
@@ -250,7 +250,7 @@ def test_agreement_counts_words_once():
 def test_answers():
     texts = [["Ada", "King", "saw", "London"], ["no", "one"]]
     outputs = [say([1, 2, 0, 3], 5), say([0, 0], 5)]
-    found = Tags().answers(outputs, [whole_words(4), whole_words(2, 1)], texts, tuple(IOB))
+    found = Tags().predictions(outputs, [whole_words(4), whole_words(2, 1)], texts, tuple(IOB))
     assert found == [
         {
             "tags": ["B-PER", "I-PER", "O", "B-LOC"],
@@ -265,7 +265,7 @@ def test_answers():
 
 
 def test_answers_of_flat_tags_have_no_entities():
-    found = Tags().answers([say([1, 0], 2)], [whole_words(2)], [["I", "go"]], ("VERB", "PRON"))
+    found = Tags().predictions([say([1, 0], 2)], [whole_words(2)], [["I", "go"]], ("VERB", "PRON"))
     assert found == [{"tags": ["PRON", "VERB"]}]
 
 
@@ -273,7 +273,7 @@ def test_answers_of_flat_tags_have_no_entities():
 
 
 def test_settings():
-    assert Tags().whole
+    assert Tags().reads_all
     assert Tags().head(sentences([[0]])) == {}
     with pytest.raises(UserError, match="overlap by -1"):
         Tags(stride=-1)

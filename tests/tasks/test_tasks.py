@@ -57,7 +57,7 @@ def rows_of(*texts: int) -> list[Row]:
 def measured(task: Any, outputs: np.ndarray, labels: Any) -> dict[str, float]:
     """As a report does, with one row for each text."""
     rows = rows_of(*range(len(labels)))
-    return task.metrics(task.judge(list(outputs), rows, examples(list(labels))))
+    return task.metrics(task.statistics(list(outputs), rows, examples(list(labels))))
 
 
 MEMBERS = {
@@ -74,8 +74,8 @@ def test_tasks_have_the_same_members(name: str):
     assert len(set(task.METRICS)) == len(task.METRICS) > 0
     assert task.HEAD in HEADS
     assert task.OUTPUTS
-    assert isinstance(task.whole, bool)
-    assert {"judge", "metrics", "margin", "answers"} <= MEMBERS.keys()
+    assert isinstance(task.reads_all, bool)
+    assert {"statistics", "metrics", "margin", "predictions"} <= MEMBERS.keys()
     for member, asked in MEMBERS.items():  # the same arguments, by the same names
         found = inspect.signature(getattr(TASKS[name], member))
         assert list(found.parameters) == list(inspect.signature(asked).parameters), member
@@ -152,16 +152,18 @@ def test_windows_of_a_text_count_alike():
     assert len(by_text([], [], 0)) == 0
 
 
-def test_windows_are_judged_as_one_text():
+def test_windows_count_as_one_text():
     """Two windows say yes faintly, one says no loudly."""
     outputs = [np.array(x, np.float32) for x in ([0, 1], [0, 1], [5, 0], [0, 2])]
     rows, labels = rows_of(0, 0, 0, 1), examples([0, 1])
-    assert classify.metrics(classify.judge(outputs, rows, labels))["accuracy"] == 1
-    told = classify.answers(outputs, rows, ["long", "short"], ("no", "yes"))
+    assert classify.metrics(classify.statistics(outputs, rows, labels))["accuracy"] == 1
+    told = classify.predictions(outputs, rows, ["long", "short"], ("no", "yes"))
     assert [answer["label"] for answer in told] == ["no", "yes"]
     other = [np.zeros(2), np.zeros(2), np.array([0, 1]), np.array([0, 1])]
     assert classify.agreement(outputs, other, rows, labels) == 0.5
-    (value,) = regress.answers([np.array([1.0]), np.array([4.0])], rows_of(0, 0), ["long"], None)
+    (value,) = regress.predictions(
+        [np.array([1.0]), np.array([4.0])], rows_of(0, 0), ["long"], None
+    )
     assert value == {"value": 2.5}
 
 
@@ -218,14 +220,14 @@ def test_ranks_equal_scipy(values: list[float]):
 
 def test_answers():
     logits = [np.array([0.1, 2.0]), np.array([1.0, 0.0])]
-    found = classify.answers(logits, rows_of(0, 1), ["a", "b"], ("no", "yes"))
+    found = classify.predictions(logits, rows_of(0, 1), ["a", "b"], ("no", "yes"))
     assert [answer["label"] for answer in found] == ["yes", "no"]
     expected = [1 / (1 + np.exp(-1.9)), 1 / (1 + np.exp(-1.0))]
     assert [answer["score"] for answer in found] == pytest.approx(expected)
-    found = classify.answers(logits, rows_of(0, 1), ["a", "b"], None)
+    found = classify.predictions(logits, rows_of(0, 1), ["a", "b"], None)
     assert [answer["label"] for answer in found] == [1, 0]
     values = [np.array([0.5]), np.array([2.0])]
-    assert regress.answers(values, rows_of(0, 1), ["a", "b"], None) == [
+    assert regress.predictions(values, rows_of(0, 1), ["a", "b"], None) == [
         {"value": 0.5},
         {"value": 2.0},
     ]

@@ -259,7 +259,7 @@ def kept_answers(learner: Learner, batch: dict[str, Tensor], teacher: Tensor) ->
     learner(teacher_logits=teacher, **batch)
     run = attached(learner.model)
     assert run is not None
-    tokens, share = run.tokens[2], Answer().own_share(teacher, batch["attention_mask"])
+    tokens, share = run.tokens[2], Answer().log_shares(teacher, batch["attention_mask"])
     assert tokens is not None
     shares = share.exp() * batch["attention_mask"]
     return float((shares.gather(1, tokens.index) * tokens.alive).sum() / shares.sum())
@@ -298,7 +298,7 @@ def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
     learner(teacher_logits=teacher, **batch)
     (x, t, live), plan = seen[0], attached(learner.model).policy.plan  # type: ignore[union-attr]
     dense = make_model("bert", head="answer")
-    share = Answer().own_share(teacher, batch["attention_mask"])
+    share = Answer().log_shares(teacher, batch["attention_mask"])
     for b, text in enumerate(ASKED):
         n = len(text)
         state = states(dense, pad([text]))[1][0]
@@ -325,7 +325,7 @@ def test_every_ranking_is_distilled(score: Score, rankings: int) -> None:
     learner(teacher_logits=teacher, **batch)
     assert len(seen) == rankings
     assert learner.parts["rank"] == (1 + rankings) / 2  # their mean
-    share = Answer().own_share(teacher, batch["attention_mask"])
+    share = Answer().log_shares(teacher, batch["attention_mask"])
     run = attached(model)
     assert run is not None
     for (t, live), layer in zip(seen, (0, 2), strict=False):

@@ -96,10 +96,10 @@ def test_words_of_other_heads(
     for one in (found, Teacher.load(tmp_path / "teacher")):
         assert bool(one.by_token) == by_token
         assert len(one.logits) == (sum(map(len, TEXTS)) if by_token else len(TEXTS))
-        assert len(one.states) == (0 if task.whole else len(TEXTS))
+        assert len(one.states) == (0 if task.reads_all else len(TEXTS))
         rows = [3, 0, 2]
         extras = one.extras(rows, 24)
-        assert ("teacher_states" in extras) == (not task.whole)
+        assert ("teacher_states" in extras) == (not task.reads_all)
         for b, row in enumerate(rows):
             n, told = len(TEXTS[row]), extras["teacher_logits"][b]
             wanted = said(model, task, TEXTS[row])

@@ -57,7 +57,9 @@ def export(
     names = input_names(own.model.config, own.tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")
-        write_onnx(own.model, plan, stage / "model.onnx", names, kind.OUTPUTS, by_token=kind.whole)
+        write_onnx(
+            own.model, plan, stage / "model.onnx", names, kind.OUTPUTS, by_token=kind.reads_all
+        )
         say("comparing it with torch")
         engine = OnnxRuntime(stage / "model.onnx", threads=None)
         parity = check(own.model, plan, engine.run, limit, names=names, outputs=kind.OUTPUTS)

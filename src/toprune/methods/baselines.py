@@ -54,7 +54,7 @@ class Truncate(Method):
     STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
 
     def cut(self, job: Job, examples: Examples) -> int:
-        if job.task.whole or len(job.features) != len(examples):
+        if job.task.reads_all or len(job.features) != len(examples):
             raise UserError(
                 "truncation leaves tokens without an answer; it is for one answer a text"
             )

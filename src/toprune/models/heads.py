@@ -56,7 +56,7 @@ def outputs_of(task: Task, out: Any, mask: Tensor) -> Tensor:
 
 def reads_all(task: Task, config: Any) -> bool:
     """Does the head read every token? Some that say one thing of a text take the mean of all."""
-    return task.whole or (not task.POOLS and pools_all(config))
+    return task.reads_all or (not task.POOLS and pools_all(config))
 
 
 def restore_of(task: Task, config: Any) -> Restore:

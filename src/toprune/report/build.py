@@ -96,7 +96,7 @@ def evaluation_report(
     """
     report = _about(task, examples)
     if examples.labels is not None:
-        report["metrics"] = with_intervals(task, task.judge(outputs, rows, examples))
+        report["metrics"] = with_intervals(task, task.statistics(outputs, rows, examples))
     return report
 
 
@@ -155,7 +155,7 @@ def prune_report(
     report |= extra
     report |= differences(sides)
     if examples.labels is not None:
-        before, after = (dense_task.judge(x, sides.rows, examples) for x in sides.outputs)
+        before, after = (dense_task.statistics(x, sides.rows, examples) for x in sides.outputs)
         report["dense"] = with_intervals(dense_task, before)
         report["pruned"] = with_intervals(pruned_task, after)
         report["difference"] = paired(dense_task, before, after, pruned_task)

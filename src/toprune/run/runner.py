@@ -82,7 +82,7 @@ class Runner:
         """The same one by one, in order; reads only so far ahead that memory does not grow with
         the number of texts. first: texts that came before these, for errors that name one."""
         for given, rows, outputs in self._stretches(_iterate(texts), first):
-            yield from self.task.answers(outputs, rows, given, self.manifest.labels)
+            yield from self.task.predictions(outputs, rows, given, self.manifest.labels)
 
     def stream(self, texts: Iterable[Given]) -> Iterator[np.ndarray]:
         """The logits (C,) of each text, or its vector, one by one, as `predictions`."""
@@ -134,12 +134,12 @@ class Runner:
 
     @property
     def _by_token(self) -> bool:
-        return self.task.whole and self.task.HEAD != "encoder"
+        return self.task.reads_all and self.task.HEAD != "encoder"
 
     def _check_shape(self, answer: np.ndarray, shape: tuple[int, ...]) -> None:
         batch, length = shape
         wanted: tuple[int, ...] = (batch, self.outputs)
-        if self.task.whole:
+        if self.task.reads_all:
             wanted = (batch, length, self.outputs)
         elif self.task.HEAD == "encoder":
             wanted = (batch, 1, self.outputs)

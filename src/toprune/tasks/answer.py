@@ -19,7 +19,7 @@ from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.plan.plan import Score
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, check_stride
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, check_stride
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Answer(Task):
 
     def tune(self, outputs: Outputs, rows: Rows, examples: Examples) -> Self:
         """Choose the threshold for "no answer" that gives the best F1."""
-        return replace(self, threshold=best_threshold(self.judge(outputs, rows, examples)))
+        return replace(self, threshold=best_threshold(self.statistics(outputs, rows, examples)))
 
     def head(self, examples: Examples) -> dict[str, Any]:
         """A new head: what the config says of an old one (see `check_head`) is no longer true."""
@@ -143,7 +143,7 @@ class Answer(Task):
         best = outputs.masked_fill(mask[..., None] == 0, least).topk(2, dim=1).values  # (B, 2, 2)
         return (best[:, 0] - best[:, 1]).sum(1)
 
-    def own_share(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+    def log_shares(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """As a start or as an end, whichever is likelier."""
         return _log_shares(outputs, mask).amax(-1)
 
@@ -158,29 +158,29 @@ class Answer(Task):
         """Cross entropy over live tokens, the mean of start and end; (B, S, 2), labels (B, 2)."""
         return -_log_shares(student, mask).gather(1, labels[:, None]).mean()
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 4): F1 and exact match of the best span; by how much "none" beats it; is "none"
         right? Whether a span or "none" is told is left to `metrics`, which tries thresholds."""
         contexts, labels = examples.pairs or [], list[Any](examples.labels or [])
-        judged = []
+        statistics = []
         heard = self._listen(outputs, rows, len(examples), spans=1)
         for one, context, label in zip(heard, contexts, labels, strict=True):
             said = _normalise(_cut(context, one.best)[0])
             golds = [gold for gold in (_normalise(text) for text, _ in label) if gold] or [""]
             f1, exact = max(_f1(said, gold) for gold in golds), said in golds
-            judged.append((f1, exact, one.null - one.score, golds == [""]))
-        return np.array(judged, np.float64).reshape(-1, 4)
+            statistics.append((f1, exact, one.null - one.score, golds == [""]))
+        return np.array(statistics, np.float64).reshape(-1, 4)
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """f1 and exact match; with `no_answer` also the best that any threshold gives."""
         if not self.no_answer:
-            return {"f1": _mean(judged[:, 0]), "exact": _mean(judged[:, 1])}
-        silent = judged[:, 2] > self.threshold
+            return {"f1": _mean(statistics[:, 0]), "exact": _mean(statistics[:, 1])}
+        silent = statistics[:, 2] > self.threshold
         return {
-            "f1": _mean(np.where(silent, judged[:, 3], judged[:, 0])),
-            "exact": _mean(np.where(silent, judged[:, 3], judged[:, 1])),
-            "best_f1": _try_thresholds(judged, 0)[0],
-            "best_exact": _try_thresholds(judged, 1)[0],
+            "f1": _mean(np.where(silent, statistics[:, 3], statistics[:, 0])),
+            "exact": _mean(np.where(silent, statistics[:, 3], statistics[:, 1])),
+            "best_f1": _try_thresholds(statistics, 0)[0],
+            "best_exact": _try_thresholds(statistics, 1)[0],
         }
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
@@ -197,9 +197,9 @@ class Answer(Task):
         )
         return _mean(np.array([a == b for a, b in zip(first, second, strict=True)]))
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """`answer`, its `start` and `end` (past it) in the context; "", -1 and -1 for none. `score`
         is its share of the probability among the best spans of all windows and "none"."""
         found = []
@@ -217,17 +217,17 @@ class Answer(Task):
         """The gain is in F1."""
         models = list(zip(sides.tasks, sides.outputs, strict=True))
         pairs = list(zip(sides.examples.texts, sides.examples.pairs or [], strict=True))
-        dense, pruned = (t.answers(x, sides.rows, pairs, None) for t, x in models)
-        judged = None
+        dense, pruned = (t.predictions(x, sides.rows, pairs, None) for t, x in models)
+        statistics = None
         if sides.examples.labels is not None:
-            judged = [(t, t.judge(x, sides.rows, sides.examples)) for t, x in models]
+            statistics = [(t, t.statistics(x, sides.rows, sides.examples)) for t, x in models]
         changes: list[Change] = []
         for i, (a, b) in enumerate(zip(dense, pruned, strict=True)):
             if a["answer"] == b["answer"]:
                 continue
             golds, gain = sides.label(i), None
-            if judged is not None:
-                before, after = (task.metrics(row[i : i + 1])["f1"] for task, row in judged)
+            if statistics is not None:
+                before, after = (task.metrics(row[i : i + 1])["f1"] for task, row in statistics)
                 gain = after - before
             label = None if golds is None else (golds[0][0] if golds else "")
             changes.append(Change(i, a["answer"], b["answer"], label, gain, around=a["start"]))
@@ -288,27 +288,27 @@ class _Heard:
         return max(self.spans.values(), default=-inf)
 
 
-def best_threshold(judged: np.ndarray) -> float:
-    """The `threshold` that gives the best F1 on what `judge` gave, the lowest one of equals."""
-    return _try_thresholds(judged, 0)[1]
+def best_threshold(statistics: np.ndarray) -> float:
+    """The `threshold` that gives the best F1 on these statistics, the lowest one of equals."""
+    return _try_thresholds(statistics, 0)[1]
 
 
-def _try_thresholds(judged: np.ndarray, column: int) -> tuple[float, float]:
+def _try_thresholds(statistics: np.ndarray, column: int) -> tuple[float, float]:
     """The best mean of a column and its threshold.
 
     As the official script, but questions with equal scores are answered together or not at all, as
     any threshold must: its result depends on their order.
     """
-    if not len(judged):
+    if not len(statistics):
         return 0.0, 0.0
-    judged = judged[np.argsort(judged[:, 2], kind="stable")]
-    gaps = judged[:, 2]
-    gains = np.cumsum(judged[:, column] - judged[:, 3])
+    statistics = statistics[np.argsort(statistics[:, 2], kind="stable")]
+    gaps = statistics[:, 2]
+    gains = np.cumsum(statistics[:, column] - statistics[:, 3])
     gains[:-1][gaps[:-1] == gaps[1:]] = -inf
     answered = int(np.argmax(gains))  # the last question that is answered
     if not gains[answered] > 0:  # to answer none is best
-        return _mean(judged[:, 3]), float(np.nextafter(gaps[0], -inf))
-    return _mean(judged[:, 3]) + float(gains[answered]) / len(judged), float(gaps[answered])
+        return _mean(statistics[:, 3]), float(np.nextafter(gaps[0], -inf))
+    return _mean(statistics[:, 3]) + float(gains[answered]) / len(statistics), float(gaps[answered])
 
 
 def _mean(values: np.ndarray) -> float:

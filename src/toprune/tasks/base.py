@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Outputs = Sequence[np.ndarray]  # of each row: (C,), or (n, C) where the head answers by token
 Rows = Sequence["Row"]
 Labels = tuple[str, ...] | None  # names of classes or tags by id, where there are any
-Answers = list[dict[str, Any]]  # one for each text
+Predictions = list[dict[str, Any]]  # one for each text
 
 
 class Task(Protocol):
@@ -57,7 +57,7 @@ class Task(Protocol):
     AGREEMENT: ClassVar[str] = "Dense and pruned give the same answer to {:.1f} % of the examples."
 
     @property
-    def whole(self) -> bool:
+    def reads_all(self) -> bool:
         """Whether the head reads every token, so that dropped ones are put back for it."""
         return self.BY_TOKEN
 
@@ -122,7 +122,7 @@ class Task(Protocol):
         """(B,): the number whose gradient shows which tokens the answer depends on."""
         ...
 
-    def own_share(self, outputs: "Tensor", mask: "Tensor") -> "Tensor | None":
+    def log_shares(self, outputs: "Tensor", mask: "Tensor") -> "Tensor | None":
         """(B, S): log of the share of the answer that each token is; None: no token is one."""
         return None
 
@@ -130,11 +130,11 @@ class Task(Protocol):
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor": ...
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(units, k): all that the metrics must know of each unit, for a bootstrap to draw from."""
         ...
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]: ...
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]: ...
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """How much two models give the same answers."""
@@ -144,9 +144,9 @@ class Task(Protocol):
         """(count, C): the outputs of each text, where there is one answer per text."""
         return by_text(outputs, rows, count)
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """For people and programs, one for each text."""
         ...
 

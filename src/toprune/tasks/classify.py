@@ -14,7 +14,7 @@ from toprune.data.examples import Examples
 from toprune.data.labels import fold
 from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text, check_stride
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, by_text, check_stride
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -111,17 +111,17 @@ class Classify(Task):
 
         return F.cross_entropy(student, labels)
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 3): the class, the predicted one, and how many classes there are."""
         logits = by_text(outputs, rows, len(examples))
         labels = np.asarray(examples.labels, np.int64)
         count = np.full_like(labels, logits.shape[1])
         return np.stack([labels, logits.argmax(-1), count], 1)
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """accuracy; f1 of class 1 (of two) or macro-F1 over the classes seen; Matthews'
         correlation. What is 0/0 counts as 0: F1 without positives, Matthews of constant guesses."""
-        true, predicted, classes = judged[:, 0], judged[:, 1], int(judged[0, 2])
+        true, predicted, classes = statistics[:, 0], statistics[:, 1], int(statistics[0, 2])
         pairs = true * classes + predicted
         table = np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
         return {
@@ -135,9 +135,9 @@ class Classify(Task):
         a, b = (by_text(x, rows, len(examples)).argmax(-1) for x in (one, other))
         return float((a == b).mean())
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """`label`, its name or id, and its probability as `score`."""
         logits = by_text(outputs, rows, len(texts))
         weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)

@@ -12,7 +12,7 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, by_text
 from toprune.tasks.pool import Array, pool
 from toprune.tasks.regress import correlate, ranks
 from toprune.tasks.side_by_side import Change, SideBySide
@@ -65,7 +65,7 @@ class Embed(Task):
             raise UserError(f"dropped tokens count as zero or last, not as '{self.dropped}'")
 
     @property
-    def whole(self) -> bool:
+    def reads_all(self) -> bool:
         """A mean over all tokens needs those back that were dropped; cls reads the first alone."""
         return self.pooling == "mean"
 
@@ -102,19 +102,19 @@ class Embed(Task):
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         raise UserError(BROUGHT)
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 2): the cosine of the pair's vectors, the similarity wanted."""
         if examples.pairs is None or examples.labels is None:
             raise UserError(
-                "vectors are judged by pairs of texts with a similarity; "
+                "metrics of vectors need pairs of texts with a similarity; "
                 "name the second text's column and the label's"
             )
         one, other = np.split(by_text(outputs, rows, 2 * len(examples)), 2)
         return np.stack([_cosine(one, other), np.asarray(examples.labels, np.float64)], 1)
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """Correlations of cosine and label; 0 where they are 0/0, as with constant cosines."""
-        cosines, labels = judged.T
+        cosines, labels = statistics.T
         return {
             "spearman": correlate(ranks(cosines), ranks(labels)),
             "pearson": correlate(cosines, labels),
@@ -131,9 +131,9 @@ class Embed(Task):
         vectors = by_text(outputs, rows, count)
         return unit(vectors) if self.normalize else vectors
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """`vector`, of length one if so set."""
         return [{"vector": v} for v in self.by_text(outputs, rows, len(texts)).tolist()]
 

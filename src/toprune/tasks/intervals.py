@@ -9,10 +9,12 @@ from toprune.tasks import Task
 DRAWS = 1000  # bootstrap resamples
 
 
-def with_intervals(task: Task, judged: np.ndarray, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Every metric of the task with a 95 % bootstrap interval over what was judged (units, k)."""
-    value = task.metrics(judged)
-    draws = [task.metrics(judged[i]) for i in _resamples(len(judged), seed)]
+def with_intervals(
+    task: Task, statistics: np.ndarray, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """Every metric of the task with a 95 % bootstrap interval over its statistics (units, k)."""
+    value = task.metrics(statistics)
+    draws = [task.metrics(statistics[i]) for i in _resamples(len(statistics), seed)]
     return {name: _summary(value[name], [d[name] for d in draws]) for name in value}
 
 

@@ -10,7 +10,7 @@ from toprune.data.examples import Examples
 from toprune.data.labels import fold
 from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text, check_stride
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, by_text, check_stride
 from toprune.tasks.classify import class_names
 from toprune.tasks.side_by_side import Change, SideBySide
 
@@ -127,7 +127,7 @@ class Multilabel(Task):
 
         return F.binary_cross_entropy_with_logits(student, labels.to(student.dtype))
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 3 C + 1) of ones and zeros: the class was rightly chosen, wrongly chosen, missed, for
         each class; and last, is the text's set of labels right as a whole?"""
         chosen = self._choose(by_text(outputs, rows, len(examples)))  # (N, C)
@@ -137,16 +137,16 @@ class Multilabel(Task):
         parts = [chosen & wanted, chosen & ~wanted, ~chosen & wanted, exact]
         return np.concatenate(parts, axis=1).astype(np.int8)
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """F1 over all decisions; mean of the classes' F1, where a class that is neither wanted nor
         chosen counts 0, as in scikit-learn; share of the texts whose whole set is right."""
-        counts = judged.sum(0, dtype=np.int64)
+        counts = statistics.sum(0, dtype=np.int64)
         right, wrong, missed = counts[:-1].reshape(3, -1)  # (C,) each
         involved = 2 * right + wrong + missed
         return {
             "f1_micro": float(2 * right.sum() / max(involved.sum(), 1)),
             "f1_macro": float(np.mean(2 * right / np.maximum(involved, 1))),
-            "exact": float(counts[-1] / max(len(judged), 1)),
+            "exact": float(counts[-1] / max(len(statistics), 1)),
         }
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
@@ -154,9 +154,9 @@ class Multilabel(Task):
         a, b = (self._choose(by_text(x, rows, len(examples))) for x in (one, other))
         return float((a == b).all(1).mean())
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """`labels`, the names or ids chosen, and `scores`, the probability of every one."""
         logits = by_text(outputs, rows, len(texts)).astype(np.float64)
         scores = np.exp(-np.logaddexp(0, -logits))  # sigmoid, without overflow

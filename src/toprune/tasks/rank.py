@@ -13,7 +13,7 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, by_text
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Rank(Task):
         wanted = labels.to(student.dtype).clamp(0, 1)
         return F.binary_cross_entropy_with_logits(student[:, 0], wanted)
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(Q, 3): nDCG@10, reciprocal rank at 10 and average precision of each query.
 
         A query without a relevant candidate is left out: no order of its documents is better than
@@ -104,27 +104,29 @@ class Rank(Task):
         """
         scores = by_text(outputs, rows, len(examples))[:, 0]
         relevance = np.asarray(examples.labels, np.float64)
-        judged: list[tuple[float, float, float]] = []
+        statistics: list[tuple[float, float, float]] = []
         for _, order in ranking(scores, examples.texts):
             # Of equal scores the less relevant comes first: files often list right answers on top,
             # and a model that tells nothing apart must not gain by it.
-            found = relevance[order][np.lexsort((relevance[order], -scores[order]))]
-            if not (found > 0).any():
+            ranked = relevance[order][np.lexsort((relevance[order], -scores[order]))]
+            if not (ranked > 0).any():
                 continue
             if np.isnan(scores[order]).any():  # no order at all: it must not pass for a bad one
-                judged.append((np.nan, np.nan, np.nan))
+                statistics.append((np.nan, np.nan, np.nan))
             else:
-                judged.append((_ndcg(found), _reciprocal_rank(found), _average_precision(found)))
-        if not judged:
+                statistics.append(
+                    (_ndcg(ranked), _reciprocal_rank(ranked), _average_precision(ranked))
+                )
+        if not statistics:
             raise UserError(
                 "no query has a relevant document among its candidates: there is nothing to "
                 "measure; give pairs with a relevance above 0, or leave the labels out"
             )
-        return np.array(judged)
+        return np.array(statistics)
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """Means over queries."""
-        means = judged.mean(0)
+        means = statistics.mean(0)
         return {name: float(mean) for name, mean in zip(self.METRICS, means, strict=True)}
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
@@ -133,9 +135,9 @@ class Rank(Task):
         a, b = (ranking(by_text(x, rows, count)[:, 0], queries) for x in (one, other))
         return float(np.mean([x[0] == y[0] for (_, x), (_, y) in zip(a, b, strict=True)]))
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """`score`: the sigmoid of the logit, what CrossEncoder.predict gives for one output unless
         the model's config names another activation. The order is the same either way."""
         logits = by_text(outputs, rows, len(texts))[:, 0].astype(np.float64)  # float32 ends at 17

@@ -9,7 +9,7 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import LABELS, TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, by_text
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, by_text
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class Regress(Task):
 
         return F.mse_loss(student.squeeze(-1), labels.to(student.dtype))
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 2): the number told, the number wanted."""
         guesses = by_text(outputs, rows, len(examples))[:, 0].astype(np.float64)
         return np.stack([guesses, np.asarray(examples.labels, np.float64)], 1)
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """Pearson's and Spearman's correlation; 0 where it is 0/0, as with constant predictions."""
-        guesses, labels = judged.T
+        guesses, labels = statistics.T
         return {
             "pearson": correlate(guesses, labels),
             "spearman": correlate(ranks(guesses), ranks(labels)),
@@ -79,9 +79,9 @@ class Regress(Task):
         a, b = (by_text(x, rows, len(examples))[:, 0] for x in (one, other))
         return correlate(a, b)
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         return [{"value": float(value)} for value in by_text(outputs, rows, len(texts))[:, 0]]
 
     def changes(self, sides: SideBySide) -> list[Change]:

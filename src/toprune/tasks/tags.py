@@ -1,8 +1,9 @@
 """One tag per word, as in named entity recognition or part-of-speech tagging.
 
-A word is judged by its first piece, as it is labelled. The scores are those of seqeval's default
-mode (which follows conlleval): an entity is right when its type, first and last word are, and tags
-that break the rules of IOB2 are read leniently, so an I- without a B- starts an entity.
+The first piece of a word stands for it, in training and in scoring. The scores are those of
+seqeval's default mode (which follows conlleval): an entity is right when its type, first and last
+word are, and tags that break the rules of IOB2 are read leniently, so an I- without a B- starts an
+entity.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from toprune.data.examples import Examples
 from toprune.data.labels import fold
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.tasks.base import Answers, Labels, Outputs, Rows, Task, check_stride
+from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, check_stride
 from toprune.tasks.classify import TEMPERATURE, class_names
 from toprune.tasks.side_by_side import Change, SideBySide
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from toprune.tasks.tokenize import Row
 
-IGNORE = -100  # the target of a token that no word is judged by
+IGNORE = -100  # the target of a token that is not the first piece of a word
 OUTSIDE = "O"
 SHOWN = 8  # words of a changed sentence that the report names
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}  # IOB2, IOBES and BILOU
@@ -130,10 +131,10 @@ class Tags(Task):
         total = F.cross_entropy(student[live], wanted, ignore_index=IGNORE, reduction="sum")
         return total / (wanted != IGNORE).sum().clamp_min(1)  # a window may hold no first piece
 
-    def judge(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(N, 5) counts per sentence: entities right, told and wanted; words right, words."""
         if examples.labels is None:
-            raise UserError("tags are judged by labels; name the label column")
+            raise UserError("metrics of tags need labels; name the label column")
         names = examples.label_names or [str(i) for i in range(outputs[0].shape[-1])]
         found = _read(outputs, rows, list(map(len, examples.texts)), names)
         labels: Any = examples.labels
@@ -142,21 +143,21 @@ class Tags(Task):
                 f"tags go up to {_largest(examples)}, but the model has {len(names)} of them"
             )
         tags = parse(names)
-        judged = np.zeros((len(examples), 5), np.int64)
+        statistics = np.zeros((len(examples), 5), np.int64)
         for i, (guess, truth) in enumerate(zip(found, labels, strict=True)):
             told = set(entities([tags[tag] for tag in guess]))
             wanted = set(entities([tags[tag] for tag in truth]))
             right = int((guess == np.asarray(truth, np.int64)).sum())
-            judged[i] = len(told & wanted), len(told), len(wanted), right, len(truth)
-        return judged
+            statistics[i] = len(told & wanted), len(told), len(wanted), right, len(truth)
+        return statistics
 
-    def metrics(self, judged: np.ndarray) -> dict[str, float]:
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """Micro scores: over all entities, not the mean over types; accuracy is over words.
 
         Of flat tags (parts of speech) each word is an entity; "O", if there is one, is none. So
         without an "O" all four are the same number. What is 0/0 counts as 0.
         """
-        right, told, wanted, right_words, words = (int(count) for count in judged.sum(0))
+        right, told, wanted, right_words, words = (int(count) for count in statistics.sum(0))
         return {
             "f1": 2 * right / max(told + wanted, 1),
             "precision": right / max(told, 1),
@@ -170,9 +171,9 @@ class Tags(Task):
         a, b = (np.concatenate(_read(x, rows, counts, names)) for x in (one, other))
         return float((a == b).sum() / max(len(a), 1))
 
-    def answers(
+    def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
-    ) -> Answers:
+    ) -> Predictions:
         """`tags`, the name or id of each word's; `entities` too, where tags have prefixes."""
         found = _read(outputs, rows, list(map(len, texts)), labels or ())
         if labels is None:

@@ -144,7 +144,7 @@ class Learner(nn.Module):
     def _rank_answers(self, loss: Ranking, teacher: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Tokens that the dense model would answer with must rank high wherever tokens are dropped:
         the gradient of the answer knows nothing of a token that is gone."""
-        run, share = attached(self.model), self.task.own_share(teacher, mask)
+        run, share = attached(self.model), self.task.log_shares(teacher, mask)
         policy = None if run is None else run.policy
         if share is None or not isinstance(policy, Follow) or not policy.rankings:
             return {}

@@ -50,7 +50,7 @@ def fit_probes(
             tokens = record.tokens
             assert tokens is not None
             count = tokens.alive & ~tokens.protected
-            own = task.own_share(said.detach(), mask)
+            own = task.log_shares(said.detach(), mask)
             more = 0 if own is None else _standardised(own, count)
             for i, (state, grad) in enumerate(zip(record.values, grads, strict=True)):
                 saliency = grad.norm(dim=-1).clamp_min(1e-12).log()  # (B, S)

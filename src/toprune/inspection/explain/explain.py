@@ -242,7 +242,7 @@ def _outputs(model: Any, task: Task, batch: dict[str, Tensor]) -> np.ndarray:
 def _answers(bundle: Bundle, outputs: list[np.ndarray], read: Reading) -> list[dict[str, Any]]:
     names = class_names(bundle.model.config)
     labels = None if names is None else tuple(names)
-    return bundle.task.answers(outputs, read.rows, read.texts, labels)
+    return bundle.task.predictions(outputs, read.rows, read.texts, labels)
 
 
 def _parts(text: Any) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def passed(
     finally:
         detach(model)
     names = class_names(model.config)
-    told = task.answers(outputs, rows, reading.texts, None if names is None else tuple(names))
+    told = task.predictions(outputs, rows, reading.texts, None if names is None else tuple(names))
     said = [one["label"] if "label" in one else tuple(one["labels"]) for one in told]
     return Passed(said, kept, entering)
 
