@@ -44,7 +44,7 @@ _HOMES = {
     "Data": "toprune.request",
     "Plan": "toprune.plan.plan",
     "Runner": "toprune.run.runner",
-    "Training": "toprune.training.learner",
+    "Training": "toprune.training.settings",
     "UserError": "toprune.errors",
     "attach": "toprune.pruning.attach",
     "detach": "toprune.pruning.attach",

@@ -1,4 +1,4 @@
-"""The plan: which layers drop tokens and how many stay. The one artefact everything else reads."""
+"""The plan: which layers drop tokens and how many stay. Everything else reads this one artefact."""
 
 import json
 import os
@@ -12,48 +12,78 @@ from typing import Any, Literal, get_args
 
 from toprune.errors import UserError
 from toprune.io.atomic import write_text
-from toprune.io.untrusted import parse_json, read_text
+from toprune.io.untrusted import read_text
+from toprune.plan.schema import Schema
 
 Score = Literal["received", "probe", "probes", "accumulated", "random", "predicted", "pooled"]
-# The last is none: neighbours are averaged until as many rows are left, and nobody is chosen.
-Restore = Literal["none", "last", "zero"]  # of dropped tokens, for heads that read every one
+# "pooled" ranks nothing: neighbours are averaged until few enough rows are left.
+# What heads that read every token get for a dropped one.
+Restore = Literal["none", "last", "zero"]
 
-ONCE: tuple[Score, ...] = ("probe", "random")  # ranked at the first step, for good
-PROBED: tuple[Score, ...] = ("probe", "probes")  # by vectors: one, or one for every step
+ONCE: tuple[Score, ...] = ("probe", "random")  # ranked once, at the first step
+PROBED: tuple[Score, ...] = ("probe", "probes")  # ranked by one vector, or by one for every step
 ATTENDED: tuple[Score, ...] = ("received", "accumulated")  # ranked by attention probabilities
 
-SCHEMA = 1
-ANEW = "copy it again or prune anew"
-DENOMINATOR = 1000  # of ratios we write: finer than one token of a text of 512
-MAX_DENOMINATOR = 10_000  # of ratios we read: n * numerator stays small in every runtime
-MAX_LAYERS, MAX_WIDTH = 512, 1 << 20  # of models: a number above is a mistake or an attack
-MAX_ID = 1 << 31  # of a token, and of a count of them
-MAX_WEIGHT = 1e30  # of a probe: a state times it is still a number in 32 bits
+DENOMINATOR = 1000  # of ratios that we write: finer than one token of a text of 512
+MAX_DENOMINATOR = 10_000  # of ratios that we read: n * numerator stays small in every runtime
+MAX_LAYERS, MAX_WIDTH = 512, 1 << 20  # a model with more is a mistake or an attack
+MAX_ID = 1 << 31  # of a token; also the largest count of tokens
+MAX_WEIGHT = 1e30  # of a probe: its product with a state still fits into 32 bits
 
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(f"plan: {message}")
+_STEP_FIELDS: dict[str, tuple[type, ...]] = {
+    "layer": (int,),
+    "keep": (str,),
+    "threshold": (float, NoneType),
+}
+_OPTIONAL: dict[str, tuple[type, ...]] = {
+    "probe": (list, NoneType),
+    "predictor": (int, NoneType),
+    "protect": (list,),
+    "protect_until": (int, NoneType),
+    "min_tokens": (int,),
+    "restore": (str,),
+    "provenance": (dict,),
+}
+_SCHEMA = Schema(
+    name="plan",
+    version=1,
+    command="prune",
+    fields={
+        "schema": (int,),
+        "family": (str,),
+        "n_layers": (int,),
+        "width": (int,),
+        "score": (str,),
+        "steps": (list,),
+        **_OPTIONAL,
+    },
+    optional=frozenset({*_OPTIONAL, "threshold"}),
+)
+_require = _SCHEMA.require
 
 
 @dataclass(frozen=True)
 class Step:
     """From `layer` on, a share `keep` of the ORIGINAL length stays alive.
 
-    It acts after the layer's attention (with restore `last`, after its FFN). A fraction, not a
-    float, so that `ceil(keep * n)` is the same integer in Python, torch and ONNX.
+    The step acts after the layer's attention (with restore `last`, after its FFN). `keep` is a
+    fraction, not a float, so that `ceil(keep * n)` is the same integer in Python, torch and ONNX.
+
+    Args:
+        layer: index of the layer, counted from zero; the last layer can have no step.
+        keep: share of the original tokens that stay, above 0 and at most 1.
+        threshold: drop those of them that score less, too; how many stay depends on the text then.
     """
 
     layer: int
     keep: Fraction
-    # Of these only tokens that score as much: how many stay then depends on the text.
     threshold: float | None = None
 
     def __post_init__(self) -> None:
         keep = self.keep
         _require(
             self.threshold is None or abs(self.threshold) <= MAX_WEIGHT,
-            f"a threshold of {self.threshold} is no number",
+            f"a threshold must be a finite number, not {self.threshold}",
         )
         _require(
             isinstance(keep, Fraction),  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -68,12 +98,28 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a method produces and all that cost, model, exporter and report consume.
+    """What a method produces, and what the cost model, the model, the exporter and the report read.
 
     Ratios are cumulative and relative to the original length: what the budget expects is what runs.
-    The first token always stays, and so do the token ids in `protect`. With `protect_until` so does
-    all that comes before the first token of this id, and that token: given the separator, the whole
-    first text of a pair (a query, a question). A text without such a token stays whole.
+    The first token always stays.
+
+    Args:
+        family: the model type in the model's config.json, such as "bert".
+        n_layers: number of layers of the model.
+        width: hidden size of the model.
+        score: how tokens are ranked.
+        steps: where tokens are dropped, in the order of the layers; keep ratios never grow.
+        probe: (D,) the vector whose product with a token's state is its score; for the score
+            "probes" (steps * D,), one vector for each step.
+        predictor: inner width of the networks that score tokens, one network for each step.
+        protect: ids of tokens that always stay.
+        protect_until: id of a token. Everything up to its first occurrence stays: for the separator
+            this is the whole first text of a pair. A text without this token stays whole.
+        min_tokens: number of tokens that stay at least, if the text has as many.
+        restore: "none" for heads that read the first token. Heads that read every token get a
+            dropped token's "last" state, or "zero".
+        provenance: how the plan was made, in plain JSON.
+        schema: version of the file format.
     """
 
     family: str
@@ -81,18 +127,17 @@ class Plan:
     width: int
     score: Score
     steps: tuple[Step, ...]
-    # (D,): score = state at the first step @ probe; of score probes (steps * D,), each at its own
     probe: tuple[float, ...] | None = None
-    predictor: int | None = None  # inner width of the networks that score, one at every step
+    predictor: int | None = None
     protect: tuple[int, ...] = ()
     protect_until: int | None = None
     min_tokens: int = 2
     restore: Restore = "none"
     provenance: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    schema: int = SCHEMA
+    schema: int = _SCHEMA.version
 
     def __post_init__(self) -> None:
-        _check_schema(self.schema)
+        _SCHEMA.check_version(self.schema)
         _require(self.family != "", "family must not be empty")
         _check_count(self.n_layers, "n_layers", MAX_LAYERS)
         _check_count(self.width, "width", MAX_WIDTH)
@@ -135,25 +180,25 @@ class Plan:
         )
         _require(
             self.score in ("received", "predicted") or not self.adaptive,
-            "a threshold is of attention received, or of a predictor's odds; "
-            f"score {self.score} has none",
+            "only the scores received and predicted can have thresholds; "
+            f"the score is {self.score}",
         )
         odds = [step.threshold for step in self.steps if self.score == "predicted"]
         _require(
             all(value is None or value > 0 for value in odds),
-            "odds are positive; so must be their thresholds",
+            "thresholds of the score predicted are odds; they must be positive",
         )
-        asked = self.predictor is not None
+        if self.predictor is None:
+            _require(
+                self.score != "predicted" or not self.steps,
+                "score predicted needs the width of its predictors; train them first",
+            )
+            return
         _require(
-            asked or self.score != "predicted" or not self.steps,
-            "score predicted needs the width of its predictors; train some first",
+            self.score == "predicted",
+            f"predictor is set but the score is {self.score!r}; remove one of them",
         )
-        _require(
-            self.score == "predicted" or not asked,
-            f"predictors are given but the score is {self.score!r}; drop one",
-        )
-        if self.predictor is not None:
-            _check_count(self.predictor, "the width of predictors", MAX_WIDTH)
+        _check_count(self.predictor, "predictor", MAX_WIDTH)
 
     def _check_probe(self) -> None:
         if self.probe is None:
@@ -163,41 +208,59 @@ class Plan:
             )
             return
         _require(
-            self.score in PROBED, f"a probe is given but the score is {self.score!r}; drop one"
+            self.score in PROBED,
+            f"probe is set but the score is {self.score!r}; remove one of them",
         )
-        many = len(self.steps) if self.score == "probes" else 1
+        vectors = len(self.steps) if self.score == "probes" else 1
         _require(
-            len(self.probe) == many * self.width,
+            len(self.probe) == vectors * self.width,
             f"the probe has {len(self.probe)} numbers, the model is {self.width} wide"
-            + ("" if many == 1 else f" and has {many} steps")
-            + "; fit it anew",
+            + ("" if vectors == 1 else f" and has {vectors} steps")
+            + "; fit it again",
         )
         _require(
-            all(abs(w) <= MAX_WEIGHT for w in self.probe), "the probe is not finite; fit it anew"
+            all(abs(w) <= MAX_WEIGHT for w in self.probe), "the probe is not finite; fit it again"
         )
-        object.__setattr__(self, "probe", tuple(map(float, self.probe)))  # numpy's are not JSON
+        # numpy's numbers cannot be written as JSON
+        object.__setattr__(self, "probe", tuple(map(float, self.probe)))
 
     @property
     def probes(self) -> dict[int, tuple[float, ...]]:
-        """By layer, the vector (D,) that ranks there: at the first step, or at every one."""
-        found = self.probe or ()
-        starts = range(0, len(found), self.width)
+        """The vector (D,) that ranks, by layer: at the first step, or at every step."""
+        numbers = self.probe or ()
+        starts = range(0, len(numbers), self.width)
         layers = (step.layer for step in self.steps)
-        return {i: found[at : at + self.width] for i, at in zip(layers, starts, strict=False)}
+        return {i: numbers[at : at + self.width] for i, at in zip(layers, starts, strict=False)}
 
     @property
     def adaptive(self) -> bool:
-        """Does the number of tokens depend on more than the length of a text?"""
+        """Whether the number of tokens depends on more than the length of a text."""
         return any(step.threshold is not None for step in self.steps)
 
     def keep(self, step: Step, n: int, held: int = 0) -> int:
-        """Tokens alive after `step` in an example that came with n, `held` of them protected (see
-        `held_tokens`): integer arithmetic only. With a threshold, the most that can be."""
+        """Count the tokens that are alive after a step, by integer arithmetic only.
+
+        Args:
+            step: a step of this plan.
+            n: tokens that the example came with.
+            held: how many of them are protected, see `held_tokens`.
+
+        Returns:
+            The number of tokens; with a threshold, the largest possible one.
+        """
         share = -(-n * step.keep.numerator // step.keep.denominator)  # ceil
         return min(n, max(share, self.min_tokens, held))
 
     def lengths(self, n: int, held: int = 0) -> list[int]:
-        """Tokens that enter each layer 0..L-1; entry i+1 is what the step at layer i leaves."""
+        """Count the tokens that enter each layer.
+
+        Args:
+            n: tokens that the example came with.
+            held: how many of them are protected, see `held_tokens`.
+
+        Returns:
+            One number for each layer 0..L-1; entry i+1 is what the step at layer i leaves.
+        """
         entering = [n] * self.n_layers
         for step in self.steps:
             kept = self.keep(step, n, held)
@@ -205,59 +268,58 @@ class Plan:
         return entering
 
     def check_model(self, family: str, n_layers: int, width: int) -> None:
-        """Refuse a model that this plan was not made for."""
+        """Raise a UserError for a model that this plan was not made for."""
         ours, theirs = (self.family, self.n_layers, self.width), (family, n_layers, width)
         if ours != theirs:
             raise UserError(
-                "plan is for another model: it wants {} with {} layers of width {}, ".format(*ours)
+                "plan is for another model: it needs {} with {} layers of width {}, ".format(*ours)
                 + "this is {} with {} layers of width {}; ".format(*theirs)
                 + "load the model it was made for, or prune this one"
             )
 
     def to_json(self) -> str:
-        """One line per field: readable beside a probe of hundreds of numbers, and diffs well."""
+        """Write one line for each field: a probe of hundreds of numbers hides no other field."""
         steps = [
             {"layer": step.layer, "keep": str(step.keep)}
             | ({} if step.threshold is None else {"threshold": step.threshold})
             for step in self.steps
         ]
         fields = {"schema": self.schema} | vars(self) | {"steps": steps}
-        if self.predictor is None:  # of few plans: the others stay as older readers know them
+        if self.predictor is None:  # few plans have one; older versions read the others
             del fields["predictor"]
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        data = parse_json(text, "plan", ANEW)
-        _require(type(data) is dict, "must be a JSON object")
-        _check_schema(data.get("schema"))  # first: another schema may have any other fields
-        _check_fields(data, _FIELDS, "the plan")
+        """Read a plan; a UserError names the first field that is wrong."""
+        data = _SCHEMA.parse(text)
         for step in data["steps"]:
-            _check_fields(step, _STEP_FIELDS, "a step")
+            _SCHEMA.check_fields(step, _STEP_FIELDS, "a step")
         data["steps"] = tuple(
             Step(s["layer"], _ratio(s["keep"]), s.get("threshold")) for s in data["steps"]
         )
-        data["protect"] = _numbers(data.get("protect", []), "protect", (int,))
+        data["protect"] = _SCHEMA.numbers("protect", data.get("protect", []), int)
         if data.get("probe") is not None:
-            probe = _numbers(data["probe"], "probe", (int, float))
+            probe = _SCHEMA.numbers("probe", data["probe"], int, float)
             data["probe"] = tuple(float(str(w)) for w in probe)  # str: 10**400 becomes inf, refused
         return cls(**data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole or not at all."""
+        """Write the plan to a file, whole or not at all."""
         write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        """Read the plan in a file; a UserError names the first field that is wrong."""
         try:
-            text = read_text(path, ANEW)
+            text = read_text(path, _SCHEMA.again)
         except UserError as error:
             raise UserError(f"plan: {error}") from error
         return cls.from_json(text)
 
     def summary(self) -> str:
-        """Text for people: layers count from one."""
+        """Describe the plan for people: layers count from one here."""
         lines = [
             f"plan for {self.family}, {self.n_layers} layers of width {self.width}: "
             f"score {self.score}, restore {self.restore}, "
@@ -275,12 +337,18 @@ class Plan:
 
 
 def notch(ratio: float) -> Fraction:
-    """The nearest share that we write, neither all nor none."""
+    """Round a ratio to the nearest share that we write, neither 0 nor 1."""
     return Fraction(min(DENOMINATOR - 1, max(1, round(ratio * DENOMINATOR))), DENOMINATOR)
 
 
 def probe_of(probes: Any, score: Score, layers: Sequence[int]) -> tuple[float, ...] | None:
-    """The numbers that a plan with steps at `layers` ranks by; probes (L - 1, D) or None"""
+    """Select the numbers that go into `Plan.probe`.
+
+    Args:
+        probes: (L - 1, D) one fitted vector for each layer, or None if the score needs none.
+        score: how tokens are ranked.
+        layers: the layers that have steps.
+    """
     if probes is None:
         return None
     ranked = layers if score == "probes" else layers[:1]
@@ -290,63 +358,14 @@ def probe_of(probes: Any, score: Score, layers: Sequence[int]) -> tuple[float, .
 def held_tokens(
     ids: Sequence[int], protect: tuple[int, ...] = (), protect_until: int | None = None
 ) -> int:
-    """How many tokens of an example always stay: what its cost depends on beside its length."""
+    """Count the tokens of an example that always stay. Its cost depends on this and its length."""
     until = (i for i, token in enumerate(ids) if token == protect_until)
     first = 1 if protect_until is None else next(until, len(ids) - 1) + 1
     return first + sum(token in protect for token in ids[first:])
 
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "schema": (int,),
-    "family": (str,),
-    "n_layers": (int,),
-    "width": (int,),
-    "score": (str,),
-    "steps": (list,),
-    "probe": (list, NoneType),
-    "predictor": (int, NoneType),
-    "protect": (list,),
-    "protect_until": (int, NoneType),
-    "min_tokens": (int,),
-    "restore": (str,),
-    "provenance": (dict,),
-}
-_OPTIONAL = {
-    "probe",
-    "predictor",
-    "protect",
-    "protect_until",
-    "min_tokens",
-    "restore",
-    "provenance",
-    "threshold",
-}
-_STEP_FIELDS: dict[str, tuple[type, ...]] = {
-    "layer": (int,),
-    "keep": (str,),
-    "threshold": (float, NoneType),
-}
-
-
 def _check_count(count: int, name: str, most: int) -> None:
     _require(1 <= count <= most, f"{name} must be at least 1 and at most {most}, not {count}")
-
-
-def _check_schema(schema: Any) -> None:
-    known = f"this toprune reads {SCHEMA}; upgrade toprune or prune anew"
-    _require(schema == SCHEMA, f"schema {schema!r} is not known, {known}")
-
-
-def _check_fields(data: Any, fields: dict[str, tuple[type, ...]], where: str) -> None:
-    """Every field known, present and of its JSON type. Exact types: `true` is no number."""
-    _require(type(data) is dict, f"{where} must be a JSON object")
-    unknown = sorted(data.keys() - fields.keys())
-    _require(not unknown, f"{where} has unknown fields {unknown}; remove them")
-    missing = sorted(fields.keys() - _OPTIONAL - data.keys())
-    _require(not missing, f"{where} lacks the fields {missing}; add them")
-    for key, value in data.items():
-        wanted = " or ".join(kind.__name__ for kind in fields[key])
-        _require(type(value) in fields[key], f"{key} must be {wanted}, not {value!r}")
 
 
 def _ratio(text: str) -> Fraction:
@@ -355,8 +374,3 @@ def _ratio(text: str) -> Fraction:
     if match is None:
         raise UserError(f'plan: keep must be a fraction like "37/50", not {text!r}')
     return Fraction(int(match[1]), int(match[2] or 1))
-
-
-def _numbers(values: list[Any], key: str, types: tuple[type, ...]) -> tuple[Any, ...]:
-    _require(all(type(v) in types for v in values), f"{key} must hold numbers only")
-    return tuple(values)

@@ -16,13 +16,12 @@ from typing import Any, Literal
 
 from toprune.data import images
 from toprune.errors import UserError
-from toprune.io.untrusted import inside, parse_json, read_text
+from toprune.io.untrusted import inside, read_text
+from toprune.plan.schema import Schema
 from toprune.run.external_data import external_files
 from toprune.tasks import Task, make_task
 
-SCHEMA = 1
 PLACE = "onnx/export.json"
-ANEW = "export the bundle anew"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -33,9 +32,24 @@ INSIDE = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(f"{PLACE}: {message}; export the bundle anew (toprune export)")
+_SCHEMA = Schema(
+    name=PLACE,
+    version=1,
+    command="export",
+    fields={
+        "schema": (int,),
+        "task": (str,),
+        "settings": (dict,),
+        "max_length": (int,),
+        "inputs": (list,),
+        "pad_token_id": (int,),
+        "labels": (list, NoneType),
+        "files": (dict,),
+        "checked": (dict,),
+        "environment": (dict,),
+    },
+    advice="; export the bundle again (toprune export)",
+)
 
 
 @dataclass(frozen=True)
@@ -51,38 +65,39 @@ class Manifest:
     files: dict[str, str] = field(hash=False)
     checked: dict[str, Any] = field(hash=False)  # figures of the exporter's parity check
     environment: dict[str, Any] = field(hash=False)
-    schema: int = SCHEMA
+    schema: int = _SCHEMA.version
 
     def __post_init__(self) -> None:
-        _check_schema(self.schema)
+        require = _SCHEMA.require
+        _SCHEMA.check_version(self.schema)
         try:
             task = self.build_task()
         except UserError as problem:
-            raise UserError(f"{PLACE}: {problem}; export the bundle anew") from problem
-        _require(
+            raise UserError(f"{PLACE}: {problem}{_SCHEMA.advice}") from problem
+        require(
             1 <= self.max_length <= MAX_LENGTH,
             f"max_length must be 1 to {MAX_LENGTH}, not {self.max_length}",
         )
-        _require(
+        require(
             0 <= self.pad_token_id <= MAX_ID,
             f"pad_token_id must be 0 to {MAX_ID}, not {self.pad_token_id}",
         )
-        _require(
+        require(
             set(self.inputs) in (set(INPUTS[:2]), set(INPUTS), {images.INPUT})
             and len(set(self.inputs)) == len(self.inputs),
             f"inputs must be {', '.join(INPUTS)} or the first two, or {images.INPUT}, "
             f"not {list(self.inputs)}",
         )
-        _require(
+        require(
             self.labels is None or (task.HAS_LABEL_NAMES and len(self.labels) >= task.MIN_CLASSES),
             f"labels must be names of classes or tags, {task.MIN_CLASSES} or more of them, and the "
             f"task {self.task} must give such labels",
         )
         for name, digest in self.files.items():
-            _require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")
-            _require(SHA256.fullmatch(digest) is not None, f"the sha256 of {name} is not one")
+            require(INSIDE.fullmatch(name) is not None, f"{name!r} is not a path in the bundle")
+            require(SHA256.fullmatch(digest) is not None, f"the sha256 of {name} is not one")
         for name in self.needed:
-            _require(name in self.files, f"{name} is not listed")
+            require(name in self.files, f"{name} is not listed")
 
     @classmethod
     def of(
@@ -138,14 +153,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        data = parse_json(text, PLACE, ANEW)
-        _require(type(data) is dict, "must be a JSON object")
-        _check_schema(data.get("schema"))  # first: another schema may have any other fields
-        _check_fields(data)
-        data["inputs"] = _strings(data["inputs"], "inputs")
+        data = _SCHEMA.parse(text)
+        data["inputs"] = _SCHEMA.strings("inputs", data["inputs"])
         if data["labels"] is not None:
-            data["labels"] = _strings(data["labels"], "labels")
-        _strings(list(data["files"].values()), "files")
+            data["labels"] = _SCHEMA.strings("labels", data["labels"])
+        _SCHEMA.strings("files", list(data["files"].values()))
         return cls(**data)
 
     @classmethod
@@ -156,7 +168,7 @@ class Manifest:
         path = bundle / PLACE
         if not path.is_file():
             raise UserError(f"{bundle} has no {PLACE}; run 'toprune export {bundle}' first")
-        manifest = cls.from_json(read_text(inside(bundle, PLACE), ANEW))
+        manifest = cls.from_json(read_text(inside(bundle, PLACE), _SCHEMA.again))
         for name in manifest.files:
             if os.path.lexists(bundle / name):
                 inside(bundle, name)
@@ -175,7 +187,7 @@ class Manifest:
             raise UserError(f"{bundle} was exported without {graph}; run '{how} {bundle}'")
         for name in (*self.needed, graph):
             if not (bundle / name).is_file():
-                raise UserError(f"{bundle / name} is missing; copy it again or export anew")
+                raise UserError(f"{bundle / name} is missing; copy it again or export again")
         others = set(GRAPHS.values()) - {graph}  # not run, not read: a cold start is short
         for name, digest in self.files.items():
             if name in others or not os.path.lexists(bundle / name):
@@ -184,53 +196,15 @@ class Manifest:
                 raise UserError(
                     f"{bundle / name} is not the file that was exported (its sha256 differs): "
                     f"it was changed, cut short or belongs to another bundle; copy it again, "
-                    f"or run 'toprune export {bundle}' anew"
+                    f"or run 'toprune export {bundle}' again"
                 )
         for location in sorted(external_files(bundle / graph)):
             name = f"{Path(graph).parent.as_posix()}/{location}"
             if name not in self.files or not (bundle / name).is_file():
                 raise UserError(
                     f"{bundle / graph} keeps weights in {location!r}, which is not a file of the "
-                    "bundle; copy it again or export anew"
+                    "bundle; copy it again or export again"
                 )
-
-
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "schema": (int,),
-    "task": (str,),
-    "settings": (dict,),
-    "max_length": (int,),
-    "inputs": (list,),
-    "pad_token_id": (int,),
-    "labels": (list, NoneType),
-    "files": (dict,),
-    "checked": (dict,),
-    "environment": (dict,),
-}
-
-
-def _check_schema(schema: Any) -> None:
-    if type(schema) is not int or schema != SCHEMA:
-        raise UserError(
-            f"{PLACE}: schema {schema!r} is not known, this toprune reads {SCHEMA}; "
-            "upgrade toprune or export anew"
-        )
-
-
-def _check_fields(data: dict[str, Any]) -> None:
-    """Every field known, present and of its JSON type. Exact types: `true` is no number."""
-    unknown = sorted(data.keys() - _FIELDS.keys())
-    _require(not unknown, f"it has unknown fields {unknown}")
-    missing = sorted(_FIELDS.keys() - data.keys())
-    _require(not missing, f"it lacks the fields {missing}")
-    for key, value in data.items():
-        wanted = " or ".join(kind.__name__ for kind in _FIELDS[key])
-        _require(type(value) in _FIELDS[key], f"{key} must be {wanted}, not {value!r}")
-
-
-def _strings(values: list[Any], key: str) -> tuple[str, ...]:
-    _require(all(type(value) is str for value in values), f"{key} must hold strings only")
-    return tuple(values)
 
 
 def _digest(path: Path) -> str:
