@@ -23,7 +23,7 @@ from toprune.api import Data, prune
 from toprune.data.examples import Examples
 from toprune.methods.baselines import Calibrate
 from toprune.models.families import has_segments, sizes_of
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.models.load import load_model, load_tokenizer
 from toprune.plan.plan import Score
 from toprune.pruning.attach import attach_policy, detach
@@ -67,7 +67,7 @@ def told_where(
     attach_policy(model, record)
     with torch.inference_mode():
         for batch in batches(held):
-            said = ask(model, task, batch)[0]  # (B, S, 2)
+            said = task_outputs(model, task, batch)[0]  # (B, S, 2)
             tokens = record.tokens
             assert tokens is not None
             free = (tokens.alive & ~tokens.protected)[..., None]

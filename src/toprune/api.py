@@ -12,7 +12,14 @@ import numpy as np
 import torch
 
 from toprune.bundle.bundle import Bundle, read_report
-from toprune.bundle.workdir import check_out, is_done, publish, run_id, settle, workplace
+from toprune.bundle.workdir import (
+    check_out,
+    check_settings,
+    is_done,
+    publish,
+    run_id,
+    work_directory,
+)
 from toprune.data.examples import Examples
 from toprune.data.presets import (
     Schedule,
@@ -25,7 +32,7 @@ from toprune.data.sets import load_labelled
 from toprune.errors import UserError
 from toprune.methods import make_method
 from toprune.models.families import sizes_of
-from toprune.models.heads import loader, restore_of
+from toprune.models.heads import auto_class, restore_of
 from toprune.models.load import Source, config_of, fingerprint, load_model
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan, Score
@@ -91,7 +98,7 @@ def finetune(
     kind, preset = task_of(task, model)
     kind.check_finetune()
     config = config_of(model)
-    loader(kind, config)  # or one line that says what can be asked
+    auto_class(kind, config)  # or one line that says what can be asked
     data = data_of(data, config)
     check_out(Path(out), overwrite=overwrite or resume)
     train_set, held_out = sets_of(data, kind, preset, training.seed)
@@ -116,8 +123,8 @@ def finetune(
     if resume and not overwrite and is_done(Path(out), settings):
         return read_report(Path(out))
     check_out(Path(out), overwrite=overwrite)
-    with workplace(Path(out), resume=resume) as work:
-        settle(work, settings)
+    with work_directory(Path(out), resume=resume) as work:
+        check_settings(work, settings)
         attach(dense, dense_plan(dense, restore_of(kind, dense.config)))
         try:
             train(
@@ -186,7 +193,7 @@ def prune(
     share_of(training.batch_size)  # or one line, before any work
     asked = Budget.parse(budget)
     config = config_of(model)
-    loader(kind, config)  # or one line that says what can be asked
+    auto_class(kind, config)  # or one line that says what can be asked
     data = data_of(data, config)
     if out is not None:
         check_out(Path(out), overwrite=overwrite or resume)
@@ -224,8 +231,8 @@ def prune(
         if resume and not overwrite and is_done(Path(out), settings):
             return Bundle.load(out)
         check_out(Path(out), overwrite=overwrite)
-    with _place(out) as folder, workplace(folder, resume=resume) as work:
-        settle(work, settings)
+    with _place(out) as folder, work_directory(folder, resume=resume) as work:
+        check_settings(work, settings)
         job = replace(job, work=work / "stages")
         if known is not None:
             about = {"weights": started["weights"], "tests": lengths(tests).to_json()}
@@ -334,7 +341,7 @@ def _known(folder: Path, job: Job, about: dict[str, Any]) -> Path:
     about |= {"seed": job.training.seed, "bf16": job.training.bf16}
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        settle(folder, about)
+        check_settings(folder, about)
     except UserError as error:
         raise UserError(
             f"{folder} is of another model or of other texts, or made with another seed or "

@@ -16,7 +16,7 @@ from toprune.data.sets import held_out_order, load_sets
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.models.families import family_named, family_of, has_segments, max_positions
-from toprune.models.load import Source, config_of, fit_images, load_tokenizer
+from toprune.models.load import Source, check_images, config_of, load_tokenizer
 from toprune.plan.plan import Score
 from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
@@ -89,7 +89,7 @@ def tokenizer_of(model: Source, given: Any) -> Any:
     if not family_named(config).images:
         return given
     images = given if isinstance(given, Images) else Images(given.to_dict(), max_positions(config))
-    return fit_images(images, config)
+    return check_images(images, config)
 
 
 def reading(data: Data, kind: Task, preset: Preset | None, config: Any) -> dict[str, Any]:

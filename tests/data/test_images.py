@@ -634,7 +634,7 @@ def test_what_images_cannot_be_asked(how: dict[str, Any], says: str) -> None:
 def test_windows_are_of_texts(place: Path) -> None:
     from toprune.tasks import Classify
 
-    with pytest.raises(UserError, match="an image is read whole"):
+    with pytest.raises(UserError, match="an image has no windows"):
         toprune.prune(place / "dense", place / "data", "1.5x", task=Classify(stride=4))
 
 

@@ -18,7 +18,7 @@ from toprune.errors import UserError
 from toprune.inspection.explain.explain import SAME_WEIGHTS, explain
 from toprune.inspection.explain.explanation import Explained, Window, in_words, verdict
 from toprune.inspection.explain.fading import faded, seen_by, shades_of
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach, attached, detach
 
@@ -46,11 +46,11 @@ def simulated(folder: Path, text: Any) -> tuple[list[set[int]], torch.Tensor, to
     assert bundle.plan is not None
     with torch.inference_mode():
         attach(bundle.model, bundle.plan, gather=False)
-        pruned = ask(bundle.model, bundle.task, batch)[0]
+        pruned = task_outputs(bundle.model, bundle.task, batch)[0]
         run = attached(bundle.model)
         assert run is not None
         alive = [set(tokens.index[0][tokens.alive[0]].tolist()) for tokens in run.entered]
-        dense = ask(detach(bundle.model), bundle.task, batch)[0]
+        dense = task_outputs(detach(bundle.model), bundle.task, batch)[0]
     return alive, pruned[0], dense[0]
 
 

@@ -36,7 +36,7 @@ from toprune.models.families import (
     sizes_of,
 )
 from toprune.models.families.support import TASKS, all_support
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.models.load import read_config
 from toprune.plan.cost import dense_macs, executed_macs
 from toprune.plan.plan import Score, Step
@@ -86,7 +86,7 @@ def batch_of(model: Any, rows: list[list[int]], extra: int = 0) -> dict[str, Ten
 def said(model: Any, cell: Cell, rows: list[list[int]], extra: int = 0) -> list[Tensor]:
     """What the head says to each text, (C,), or to its live tokens, (n, C)."""
     with torch.no_grad():
-        found, _ = ask(model, cell.task, batch_of(model, rows, extra))
+        found, _ = task_outputs(model, cell.task, batch_of(model, rows, extra))
     if not cell.task.BY_TOKEN:
         return list(found)
     return [one[: len(row)] for one, row in zip(found, rows, strict=True)]
@@ -154,7 +154,7 @@ def gradients(model: Any, cell: Cell) -> dict[str, Tensor]:
             module.p = 0.0
     model.zero_grad()
     batch = batch_of(model, ROWS)
-    out, _ = ask(model, cell.task, batch)
+    out, _ = task_outputs(model, cell.task, batch)
     if cell.task.BY_TOKEN:
         out = out * batch["attention_mask"].unsqueeze(-1)
     out.square().sum().backward()

@@ -38,7 +38,7 @@ from support.strategies import (
 from toprune.errors import UserError
 from toprune.models.families import FAMILIES as KNOWN
 from toprune.models.families.support import support_of
-from toprune.models.heads import ask, restore_of
+from toprune.models.heads import restore_of, task_outputs
 from toprune.plan.plan import Plan, held_tokens
 from toprune.pruning.attach import attach, attached, detach
 from toprune.pruning.predictor import add_predictors
@@ -98,7 +98,7 @@ def test_a_plan_of_no_steps_has_the_gradients_of_the_stock_model(family: str, ta
     attach(own, dense_plan(own, restore_of(kind, own.config)))
     said = []
     for model in (stock, own):
-        out = ask(model, kind, pad(TEXTS))[0]
+        out = task_outputs(model, kind, pad(TEXTS))[0]
         live = out if out.dim() == 2 else out[pad(TEXTS)["attention_mask"].bool()]
         live.square().sum().backward()
         said.append(dict(model.named_parameters()))

@@ -16,7 +16,7 @@ from support.models import CONFIGS, SIZES, make_tokenizer
 from toprune.models.families import FAMILIES, has_segments
 from toprune.models.families.support import TASKS as COLUMNS
 from toprune.models.families.support import all_support, support_of
-from toprune.models.heads import loader
+from toprune.models.heads import auto_class
 from toprune.tasks import Task
 
 _SIZES = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
@@ -92,7 +92,7 @@ class Cell:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             config = self.config()
-            model = loader(self.task, config).from_config(config).eval()
+            model = auto_class(self.task, config).from_config(config).eval()
         if self.task.HEAD == "encoder":
             model.pooler = None  # as `read_weights` does
         return model

@@ -45,7 +45,7 @@ def push(
             commit_message="toprune: pruned model with its report",
             ignore_patterns=list(PRIVATE),
         )
-        shown = for_others(report, examples=examples)
+        shown = public_report(report, examples=examples)
         for name, text in ((JSON, json.dumps(shown, indent=1) + "\n"), (HTML, report_page(shown))):
             api.upload_file(path_or_fileobj=text.encode(), path_in_repo=name, repo_id=repo)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
@@ -54,7 +54,7 @@ def push(
     return str(address)
 
 
-def for_others(report: dict[str, Any], *, examples: bool) -> dict[str, Any]:
+def public_report(report: dict[str, Any], *, examples: bool) -> dict[str, Any]:
     """The examples whose answer changed are the user's, and so is the tree of their disk."""
     shown = dict(report)
     if "changed" in shown and not examples:

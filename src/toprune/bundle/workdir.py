@@ -45,7 +45,7 @@ def _work(out: Path) -> Path:
 
 
 @contextmanager
-def workplace(out: Path, *, resume: bool) -> Iterator[Path]:
+def work_directory(out: Path, *, resume: bool) -> Iterator[Path]:
     """A sibling of `out` in which everything is made. Bad input leaves nothing of it behind; what
     was trained stays for --resume."""
     work, state = _work(out), processes()
@@ -70,7 +70,7 @@ def workplace(out: Path, *, resume: bool) -> Iterator[Path]:
         raise
 
 
-def settle(work: Path, settings: dict[str, Any]) -> None:
+def check_settings(work: Path, settings: dict[str, Any]) -> None:
     """Write the run's settings down, or check that a resumed run has the same. Only the learning
     rate may change: a smaller one is the way on after a NaN."""
     path, state = work / "settings.json", processes()

@@ -64,7 +64,7 @@ def run(
     from toprune.api import Data, finetune, prune
     from toprune.bundle.workdir import check_out
     from toprune.compare.bench import bench
-    from toprune.export.export import export, measured
+    from toprune.export.export import evaluate_files, export
     from toprune.report.html.files import save_timings
     from toprune.training.settings import Training
 
@@ -103,7 +103,7 @@ def run(
     )
     small = out / "pruned"
     files = export(small, int8=True, say=say)
-    files["measured"] = measured(small, {"test": sets["test"]})
+    files["measured"] = evaluate_files(small, {"test": sets["test"]})
     times = bench(small, texts=[row["text"] for row in sets["test"]], rounds=15, say=say)
     save_timings(small, times)
     return bundle.report | {"exported": files, "bench": times}

@@ -38,12 +38,12 @@ def export(
     Example: **toprune export small --int8 --data test.csv**
     """
     hush(debug)
+    from toprune.export.export import evaluate_files
     from toprune.export.export import export as write
-    from toprune.export.export import measured
 
     report = write(bundle, int8=int8, task=task, say=partial(typer.echo, err=True))
     if data is not None:
-        report["measured"] = measured(
+        report["measured"] = evaluate_files(
             bundle,
             data,
             columns=given.columns(text, pair, label),

@@ -88,7 +88,7 @@ def export(
     return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes}
 
 
-def measured(
+def evaluate_files(
     bundle: str | Path,
     source: Any,
     *,

@@ -19,7 +19,7 @@ from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import Reading, check_plan, watch
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
@@ -47,7 +47,7 @@ def score_distributions(bundle: str | Path, texts: Sequence[Any]) -> dict[str, A
     try:
         with torch.inference_mode():
             for batch in reading.batches("listening"):
-                ask(own.model, own.task, batch)
+                task_outputs(own.model, own.task, batch)
                 curves.append(by_rank(torch.cat(record.values).numpy(force=True)))
     finally:
         detach(own.model)
@@ -116,7 +116,7 @@ def _ranks(bundle: Bundle, plan: Plan, examples: Examples) -> dict[str, Any]:
                 first, last = task.target(row, (examples.labels or [])[row.text])
                 if last == 0:  # not in this window
                     continue
-                ask(bundle.model, task, batch)
+                task_outputs(bundle.model, task, batch)
                 _, tokens, scores = policy.ranked[0]
                 held = int(tokens.protected.sum())  # these are before all others
                 place = ranks(order(scores, tokens))[0, first : last + 1]

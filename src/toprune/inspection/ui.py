@@ -21,7 +21,7 @@ from toprune.inspection.explain.explain import Reading, check_plan, explained
 from toprune.inspection.explain.explanation import Explained
 from toprune.inspection.explain.page import PAIR_ROLES
 from toprune.inspection.ui_page import Asked, Speed, ui_page
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.pruning.attach import attach, detach
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -69,7 +69,7 @@ class Desk:
 
         def read() -> None:
             for batch in batches:
-                ask(model, own.task, batch)
+                task_outputs(model, own.task, batch)
 
         def dense() -> None:
             detach(model)

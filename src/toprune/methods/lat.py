@@ -32,7 +32,7 @@ from toprune.errors import UserError
 from toprune.io.atomic import write_text
 from toprune.io.progress import Advance, bar
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.plan.cost import expected_share, reduction
 from toprune.plan.plan import Plan, Score, Step, notch, probe_of
 from toprune.pruning.attach import attached
@@ -156,7 +156,7 @@ class LengthDrop(Learner):
         try:
             for plan in self.submodels():
                 run.policy = Follow(plan)
-                logits, _ = ask(self.model, self.task, inputs)  # (B, C) or (B, S, C)
+                logits, _ = task_outputs(self.model, self.task, inputs)  # (B, C) or (B, S, C)
                 losses.append(self.task.distill_loss(logits, said, mask))
         finally:
             run.policy = self.full

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from toprune.io.progress import bar
 from toprune.methods.common import Predictors, plan_to_budget
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask, reads_all
+from toprune.models.heads import reads_all, task_outputs
 from toprune.plan.plan import Plan, Restore, Score, Step
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Drop, Policy, Protection, Record
@@ -107,7 +107,7 @@ def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
         with bar("fitting selectors", len(batches)) as advance:
             for batch in batches:
                 with torch.enable_grad():
-                    said = ask(job.model, job.task, batch)[0]
+                    said = task_outputs(job.model, job.task, batch)[0]
                     margin = job.task.margin(said, batch["attention_mask"]).sum()
                     (grad,) = torch.autograd.grad(margin, record.values[late])
                 assert record.tokens is not None
@@ -200,7 +200,7 @@ class PolicyGradient(Learner):
         """The weights learn the dense model's answers, the selectors which draws helped."""
         assert teacher_logits is not None
         many = {name: x.repeat_interleave(self.samples, 0) for name, x in inputs.items()}
-        logits, _ = ask(self.model, self.task, many)
+        logits, _ = task_outputs(self.model, self.task, many)
         rows = range(len(logits))
         losses = torch.stack([self._loss(logits, teacher_logits, many, i) for i in rows])
         alpha = self.selector.step_lambda()

@@ -1,4 +1,4 @@
-"""The heads that transformers puts on an encoder: how each is loaded and what it says."""
+"""The heads that transformers puts on an encoder: the class that loads each, and its outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,39 +26,52 @@ HEADS: dict[str, Any] = {
 }
 
 
-def loader(task: Task, config: Any) -> Any:
-    """The class of transformers that loads such a model with the head of the task."""
+def auto_class(task: Task, config: Any) -> Any:
+    """Return the class of transformers that loads such a model with the head of the task."""
     if not family_named(config).images:
         return HEADS[task.HEAD]
     if not task.READS_IMAGES:
         others = ", ".join(name for name, other in TASKS.items() if other.READS_IMAGES)
         raise UserError(f"the task {task.NAME} reads texts; tasks that read images: {others}")
     if task.overlap is not None:
-        raise UserError("windows (--stride) are of texts; an image is read whole")
+        raise UserError("windows (--stride) are for texts; an image has no windows")
     return AutoModelForImageClassification
 
 
-def ask(model: Any, task: Task, batch: Mapping[str, Tensor], **how: Any) -> tuple[Tensor, Any]:
-    """(what it says to the task, its whole answer). Labels are not for the model, nor is the mask
-    of images, which have no padding."""
+def task_outputs(
+    model: Any, task: Task, batch: Mapping[str, Tensor], **options: Any
+) -> tuple[Tensor, Any]:
+    """Run a model on a batch.
+
+    Args:
+        model: with the head of the task.
+        task: decides which outputs are read, and how they are pooled.
+        batch: inputs of the model. It may hold `labels`, which the model does not get. The same
+            is true of the mask of images, which have no padding.
+        options: further arguments of the model's forward, such as `output_hidden_states`.
+
+    Returns:
+        The outputs (B, C), or (B, S, C) of a head that reads every token; and all that the model
+        returned.
+    """
     mask = batch["attention_mask"]
-    kept = ("labels", "attention_mask") if "pixel_values" in batch else ("labels",)
-    out = model(**{name: x for name, x in batch.items() if name not in kept}, **how)
+    unused = ("labels", "attention_mask") if "pixel_values" in batch else ("labels",)
+    out = model(**{name: x for name, x in batch.items() if name not in unused}, **options)
     return outputs_of(task, out, mask), out
 
 
 def outputs_of(task: Task, out: Any, mask: Tensor) -> Tensor:
-    """(B, C), or (B, S, C) of a head that reads every token, from a model's answer."""
+    """Read the outputs of the task, (B, C) or (B, S, C), from what a model returned."""
     parts = [getattr(out, name) for name in task.OUTPUTS]
-    found = parts[0] if len(parts) == 1 else torch.stack(parts, -1)
-    return task.pool(found, mask)
+    outputs = parts[0] if len(parts) == 1 else torch.stack(parts, -1)
+    return task.pool(outputs, mask)
 
 
 def reads_all(task: Task, config: Any) -> bool:
-    """Does the head read every token? Some that say one thing of a text take the mean of all."""
+    """Does the head read every token? Some heads for a whole text take the mean of all tokens."""
     return task.reads_all or (not task.POOLS and pools_all(config))
 
 
 def restore_of(task: Task, config: Any) -> Restore:
-    """What a plan for the task does with dropped tokens: nobody asks for them, or the head does."""
+    """Return what a plan for the task puts in the place of dropped tokens that the head reads."""
     return task.restore if reads_all(task, config) else "none"

@@ -14,7 +14,7 @@ from toprune.errors import UserError
 from toprune.io.untrusted import whatever
 from toprune.models.checks import check_config, check_size
 from toprune.models.families import FAMILIES, family_named, family_of, image_shape, max_positions
-from toprune.models.heads import loader
+from toprune.models.heads import auto_class
 from toprune.models.shape import ENTRY, Shape, shape_of
 from toprune.models.slim import cut_to
 from toprune.tasks import Task
@@ -46,7 +46,7 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
 def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
     """A model from disk or hub; without `head`, a new one, it must have its own."""
     config = read_config(source)
-    kind, how, shape = loader(task, config), dict(head), shape_of(config)
+    kind, how, shape = auto_class(task, config), dict(head), shape_of(config)
     if shape is not None:
         kind = _slim(kind, config, shape)
         how["ignore_mismatched_sizes"] = True  # they are looked at below
@@ -123,10 +123,10 @@ def load_tokenizer(source: Source) -> Any:
 def _load_images(source: str | Path, config: Any) -> Images:
     with whatever(f"no {PLACE} in {source} ({{}}); save the image processor there, too"):
         path = cached_file(str(source), PLACE)
-    return fit_images(Images.load(Path(str(path)), max_positions(config)), config)
+    return check_images(Images.load(Path(str(path)), max_positions(config)), config)
 
 
-def fit_images(images: Images, config: Any) -> Images:
+def check_images(images: Images, config: Any) -> Images:
     """As they are, if the model can read them."""
     made, read = (3, images.height, images.width), image_shape(config)
     if made != read:

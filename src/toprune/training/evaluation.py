@@ -11,7 +11,7 @@ from torch import Tensor
 from toprune.errors import UserError
 from toprune.io.atomic import draft
 from toprune.io.progress import bar
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import Task
@@ -33,7 +33,7 @@ def collect_outputs(
     model.eval()
     with torch.inference_mode(), bar(label, len(features)) as advance:
         for rows, batch in in_batches(features, collate):
-            found = ask(model, task, batch)[0].numpy(force=True)
+            found = task_outputs(model, task, batch)[0].numpy(force=True)
             for row, one in zip(rows, found, strict=True):
                 length = tokens_in(features[row])
                 own = one[:length].copy() if task.BY_TOKEN else one
@@ -83,7 +83,7 @@ def batch_outputs(
     model.eval()
     try:
         with torch.inference_mode():
-            return [ask(model, task, batch)[0] for batch in batches]
+            return [task_outputs(model, task, batch)[0] for batch in batches]
     finally:
         detach(model).train(training)
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.pruning.attach import attached
 from toprune.pruning.policies import Follow
 from toprune.pruning.tokens import take
@@ -105,7 +105,9 @@ class Learner(nn.Module):
         has_states = teacher_states is not None or self._dense[0] is not None
         learns_states = has_states and self.state_weight > 0
         # logits (B, C) or (B, S, C)
-        logits, out = ask(self.model, self.task, inputs, output_hidden_states=learns_states)
+        logits, out = task_outputs(
+            self.model, self.task, inputs, output_hidden_states=learns_states
+        )
         # a loss in bfloat16 would be mostly rounding
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         terms: dict[str, Tensor] = {}
@@ -133,7 +135,9 @@ class Learner(nn.Module):
         run, dense = attached(self.model), self._dense[0].to(hidden[0].device)
         assert run is not None
         with torch.no_grad():
-            targets = ask(dense, self.task, inputs, output_hidden_states=True)[1].hidden_states
+            targets = task_outputs(dense, self.task, inputs, output_hidden_states=True)[
+                1
+            ].hidden_states
         gaps = []
         for state, target, tokens in zip(hidden[1:], targets[1:], run.tokens[1:], strict=True):
             assert tokens is not None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask, reads_all
+from toprune.models.heads import reads_all, task_outputs
 from toprune.plan.plan import Restore
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import UNPROTECTED, Protection, Record
@@ -44,7 +44,7 @@ def fit_probes(
         for batch in batches:
             with torch.enable_grad():
                 mask = batch["attention_mask"]
-                said = ask(model, task, batch)[0]
+                said = task_outputs(model, task, batch)[0]
                 margin = task.margin(said, mask)
                 grads = torch.autograd.grad(margin.sum(), record.values)
             tokens = record.tokens

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from toprune.io.atomic import draft
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask, reads_all
+from toprune.models.heads import reads_all, task_outputs
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import by_probe
@@ -122,7 +122,7 @@ def teach(
     try:
         with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
             for rows, batch in in_batches(features, collate):
-                told, out = ask(model, task, batch, output_hidden_states=not whole)
+                told, out = task_outputs(model, task, batch, output_hidden_states=not whole)
                 said = told.float().numpy(force=True)
                 if logits is None:
                     logits = _room(starts[-1] if task.BY_TOKEN else len(features), said.shape[-1])

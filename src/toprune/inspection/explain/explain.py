@@ -22,7 +22,7 @@ from toprune.errors import UserError
 from toprune.inspection.explain.explanation import Explained, Explanation, Ranking, Token, Window
 from toprune.io.progress import bar
 from toprune.models.families import has_segments, max_positions
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attach_policy, attached, detach
 from toprune.pruning.execution import Run
@@ -235,7 +235,7 @@ def _spell(spelled: Encoding, words: list[str] | None) -> list[Token]:
 def _outputs(model: Any, task: Task, batch: dict[str, Tensor]) -> np.ndarray:
     """(C,), or (n, C) of a head that answers by token; as attached."""
     with torch.inference_mode():
-        said = ask(model.eval(), task, batch)[0][0].numpy(force=True)
+        said = task_outputs(model.eval(), task, batch)[0][0].numpy(force=True)
     return finite(said, "the text")
 
 

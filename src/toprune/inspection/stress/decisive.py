@@ -15,7 +15,7 @@ from toprune.inspection.explain.explain import Reading
 from toprune.inspection.stress.filler import Padding
 from toprune.io.progress import Advance
 from toprune.models.families import sizes_of
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import texts_of
@@ -58,7 +58,9 @@ def passed(
     try:
         with torch.inference_mode():
             for where, batch in in_batches(features, Collate(bundle.tokenizer)):
-                for i, one in zip(where, ask(model, task, batch)[0].numpy(force=True), strict=True):
+                for i, one in zip(
+                    where, task_outputs(model, task, batch)[0].numpy(force=True), strict=True
+                ):
                     outputs[i] = one
                 if (run := attached(model)) is not None:
                     at = run.entered

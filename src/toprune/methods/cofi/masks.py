@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from toprune.models.families import family_of, sizes_of
-from toprune.models.heads import ask
+from toprune.models.heads import task_outputs
 from toprune.models.slim import Kept, parts_of
 from toprune.tasks import Task
 
@@ -129,7 +129,7 @@ def saliency(model: Any, task: Task, batches: Sequence[dict[str, Tensor]]) -> li
                 x.split(each, dim=-1) for x, each in zip(ones, counts, strict=True)
             )
             masks.append(Masks(hidden, *others))
-            margin = task.margin(ask(model, task, batch)[0], batch["attention_mask"])
+            margin = task.margin(task_outputs(model, task, batch)[0], batch["attention_mask"])
             grads = torch.autograd.grad(margin.sum(), ones)
             for total, grad in zip(found, grads, strict=True):
                 total += grad.square().sum((0, 1))
