@@ -51,7 +51,7 @@ SINGLE = ("deberta-v2", "modernbert")  # parts of their stock code are in single
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-family.md"
 CELLS = {cell.name: cell for cell in cells()}
 every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
-every_text = pytest.mark.parametrize(  # images have their own in test_images.py
+every_text = pytest.mark.parametrize(  # images have their own in test_image_models.py
     "cell", [pytest.param(cell, id=name) for name, cell in CELLS.items() if not cell.images]
 )
 inside = pytest.mark.parametrize(  # families whose attention reads positions
