@@ -74,7 +74,7 @@ def test_methods_are_listed_without_torch():
     [
         "toprune.cli",
         "toprune.inspection.explain.explanation",
-        "toprune.inspection.explain.fading",
+        "toprune.inspection.explain.terminal",
         "toprune.inspection.explain.page",
     ],
 )

@@ -16,8 +16,8 @@ from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import SAME_WEIGHTS, explain
-from toprune.inspection.explain.explanation import Explained, Window, in_words, verdict
-from toprune.inspection.explain.fading import faded, seen_by, shades_of
+from toprune.inspection.explain.explanation import Explained, Window, prediction_text, verdict
+from toprune.inspection.explain.terminal import explain_text, seen_by, shades_of
 from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach, attached, detach
@@ -228,7 +228,7 @@ def test_told_by_layer(tmp_path: Path):
     assert kept == set(last.replace("…", " ").split())
     assert last.count("…") >= 1
     console = Console(width=100, record=True, force_terminal=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(faded(found, console))
+    console.print(explain_text(found, console))
     told = console.export_text()
     assert "[CLS] w1 w2 w3 w4 [SEP]" in told
     assert last in told
@@ -244,7 +244,7 @@ def test_fades_on_a_terminal(tmp_path: Path):
     assert shades_of(LAYERS, light=True)[0] > shades_of(LAYERS, light=True)[2]
     console = Console(width=200, force_terminal=True, color_system="truecolor", no_color=False)
     with console.capture() as told:
-        console.print(faded(found, console))
+        console.print(explain_text(found, console))
     for token in only(found).tokens:
         style = (
             "1" if token.last == LAYERS - 1 else f"38;2;{';'.join([str(greys[token.last])] * 3)}"
@@ -252,7 +252,7 @@ def test_fades_on_a_terminal(tmp_path: Path):
         assert f"\x1b[{style}m{token.name}\x1b[0m" in told.get()
     plain = Console(width=200, force_terminal=True, color_system="truecolor", no_color=True)
     with plain.capture() as told:
-        plain.print(faded(found, plain))
+        plain.print(explain_text(found, plain))
     assert "\x1b[38" not in told.get()
     assert "what it sees" in told.get()
 
@@ -261,19 +261,19 @@ def test_a_text_gives_no_orders_to_the_terminal(tmp_path: Path):
     found = explain(make_bundle(tmp_path / "small", make_plan()), ["w1 \x1b[31mw2\x07"])
     console = Console(force_terminal=True, color_system="truecolor", no_color=False)
     with console.capture() as told:
-        console.print(faded(found, console))
+        console.print(explain_text(found, console))
     assert "\x1b[31m" not in told.get()
     assert "\x07" not in told.get()
 
 
-def test_predictions_in_words():
-    assert in_words({"label": "good", "score": 0.5}) == "good (50.0%)"
-    assert in_words({"labels": []}) == "no label"
-    assert in_words({"answer": "", "score": 0.25}) == "no answer (25.0%)"
-    assert in_words({"tags": ["B-X"], "entities": [{"text": "a", "type": "X"}]}) == "a (X)"
-    assert in_words({"tags": [0, 2]}) == "0 2"
-    assert in_words({"value": 1.5}) == "1.5000"
-    assert in_words({"score": 0.125}) == "0.1250"
+def test_predictions_prediction_text():
+    assert prediction_text({"label": "good", "score": 0.5}) == "good (50.0%)"
+    assert prediction_text({"labels": []}) == "no label"
+    assert prediction_text({"answer": "", "score": 0.25}) == "no answer (25.0%)"
+    assert prediction_text({"tags": ["B-X"], "entities": [{"text": "a", "type": "X"}]}) == "a (X)"
+    assert prediction_text({"tags": [0, 2]}) == "0 2"
+    assert prediction_text({"value": 1.5}) == "1.5000"
+    assert prediction_text({"score": 0.125}) == "0.1250"
 
 
 # -- the command -----------------------------------------------------------------------------------

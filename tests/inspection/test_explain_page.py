@@ -105,7 +105,7 @@ def test_slider_fades_tokens(visit: "Open", tmp_path: Path):
     page.keyboard.press("End")
     assert gone(page) == ["a", "film", "with", "one", "scene", "[SEP]"]
     assert slider.get_attribute("aria-valuetext") == "layer 4 of 4"
-    assert page.locator("#told").inner_text() == "4 of 4"
+    assert page.locator("#shown").inner_text() == "4 of 4"
     page.evaluate(FADED)
     assert word.evaluate(colour) == kept  # dull stays
     assert page.locator(".t", has_text="film").evaluate(colour) != kept
@@ -123,7 +123,7 @@ def test_hover_and_keys_tell_scores(visit: "Open", tmp_path: Path):
     page.locator(".t", has_text="film").hover()
     assert tip.inner_text().split("\n") == [
         "“film”",
-        "left in layer 3",
+        "dropped in layer 3",
         "layer 1: rank 4 of 9, score 0.47",
     ]
     page.mouse.move(0, 0)
@@ -136,7 +136,7 @@ def test_hover_and_keys_tell_scores(visit: "Open", tmp_path: Path):
         "protected: stays whatever its score",
     ]
     page.keyboard.press("ArrowRight")
-    assert tip.inner_text().startswith("“a”\nleft in layer 1")
+    assert tip.inner_text().startswith("“a”\ndropped in layer 1")
     described = page.evaluate("document.activeElement.getAttribute('aria-describedby')")
     assert described == "tip"
     page.keyboard.press("End")
@@ -153,7 +153,7 @@ def test_hover_and_keys_tell_scores(visit: "Open", tmp_path: Path):
 def test_predictions_side_by_side_and_texts_escaped(visit: "Open", tmp_path: Path):
     seen = visit(save(explained(), tmp_path))
     page = seen.page
-    told = page.locator(".said dd").all_inner_texts()
+    told = page.locator(".predictions dd").all_inner_texts()
     assert told == ["bad (87.5%)", "bad (75.0%)", "bad (62.5%)", "<b>good</b> (50.0%)"]
     verdicts = page.locator(".verdict").all_inner_texts()
     assert verdicts == ["dense and pruned: the same label", "dense and pruned: another label"]

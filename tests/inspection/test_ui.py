@@ -15,7 +15,7 @@ from support import synthetic
 from support.models import make_model, make_tokenizer
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import explain
-from toprune.inspection.explain.explanation import in_words
+from toprune.inspection.explain.explanation import prediction_text
 from toprune.inspection.ui import LARGEST, make_app
 from toprune.report.html.shell import escape
 from toprune.training.settings import Training
@@ -56,8 +56,8 @@ def test_it_says_what_explain_says(client: TestClient, bundles: list[Path]) -> N
     for number, bundle in enumerate(bundles):
         page = client.post("/", data={"text": TEXT, "bundle": str(number)}).text
         (told,) = explain(bundle, [TEXT]).texts
-        assert f"<dd>{escape(in_words(told.dense))}</dd>" in page
-        assert f"<dd>{escape(in_words(told.pruned))}</dd>" in page
+        assert f"<dd>{escape(prediction_text(told.dense))}</dd>" in page
+        assert f"<dd>{escape(prediction_text(told.pruned))}</dd>" in page
         lasts = [token.last for token in told.windows[0].tokens]
         assert page.count('data-last="0"') == lasts.count(0)
         assert page.count('class="t ') == len(lasts)

@@ -22,7 +22,7 @@ from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import explain
 from toprune.inspection.explain.page import explain_page
-from toprune.inspection.ui_page import Asked, ui_page
+from toprune.inspection.ui import Form, ui_page
 from toprune.models.checks import check_finite
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.predictor import add_predictors
@@ -206,7 +206,7 @@ def test_a_text_stays_a_text(text: str, victim: Path):
         "explain": (explain_page(found), explain_page(asked)),
         "compare": (compare_page(compared[0]), compare_page(compared[1])),
         "ui": tuple(
-            ui_page(Asked([word], 0, ("a", "b"), True, word, word), None, None, wrong=word)
+            ui_page(Form([word], 0, ("First text", "Second text"), (word, word)), error=word)
             for word in ("word", text)
         ),
     }

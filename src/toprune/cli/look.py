@@ -52,7 +52,7 @@ def explain(
     hush(debug)
     from toprune.bundle.bundle import read_report
     from toprune.inspection.explain.explain import explain as look
-    from toprune.inspection.explain.fading import faded
+    from toprune.inspection.explain.terminal import explain_text
     from toprune.inspection.explain.page import explain_page
 
     if html is not None and html.exists() and not overwrite:
@@ -68,7 +68,7 @@ def explain(
     found = look(bundle, read, dense=dense)
     if html is not None:
         html.write_text(explain_page(found), encoding="utf-8")
-    told = faded(found, Console()) if html is None else f"The page is in {html}."
+    told = explain_text(found, Console()) if html is None else f"The page is in {html}."
     tell(found.to_dict(), as_json, told)
 
 

@@ -1,11 +1,12 @@
 """A small local web app: type a text, see what a bundle does with it.
 
-Pages are made here and sent whole; the browser runs nothing but the explanation's own script. Only
-this machine may ask, unless another --host says otherwise: there is no login.
+Pages are made here and sent complete; the browser runs nothing but the explanation's script. Only
+this machine can connect, unless --host names another address: there is no login.
 """
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -17,16 +18,36 @@ import torch
 from toprune.bundle.bundle import Bundle
 from toprune.compare.timing import interleave, ratio
 from toprune.errors import UserError
-from toprune.inspection.explain.explain import Reading, check_plan, explained
+from toprune.inspection.explain import page as explain_page
+from toprune.inspection.explain.explain import Reading, check_plan, explain_loaded
 from toprune.inspection.explain.explanation import Explained
-from toprune.inspection.explain.page import PAIR_ROLES
-from toprune.inspection.ui_page import Asked, Speed, ui_page
 from toprune.models.heads import task_outputs
 from toprune.pruning.attach import attach, detach
+from toprune.report.html.shell import escape, page, read_asset
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LARGEST = 1 << 20  # bytes of a form
-ROUNDS, SECONDS = 15, 4.0  # of timing a text
+ROUNDS, SECONDS = 15, 4.0  # for timing a text
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is typed in."""
+
+    bundles: Sequence[str]  # names to choose from
+    chosen: int
+    labels: Sequence[str]  # of the text fields: one, or two for a pair
+    texts: Sequence[str] = ("", "")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Pruned over dense, both in torch and in turns, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    rounds: int
 
 
 class Desk:
@@ -38,38 +59,37 @@ class Desk:
         self.plans = list(map(check_plan, self.bundles, self.names))
         self._lock = Lock()
 
-    def asked(self, form: dict[str, str]) -> Asked:
-        number = form.get("bundle", "0")
-        chosen = int(number) if number.isdecimal() and int(number) < len(self.names) else 0
-        roles = self.bundles[chosen].task.PAIR_ROLES
-        pairs = roles is not None or "pair" in form
-        text, pair = form.get("text", ""), form.get("pair", "")
-        return Asked(self.names, chosen, roles or PAIR_ROLES, pairs, text, pair)
-
-    def page(self, form: dict[str, str]) -> str:
-        asked = self.asked(form)
-        if not form:
-            return ui_page(asked, None, None)
-        text: Any = (asked.text, asked.pair) if asked.pairs else asked.text
+    def page(self, fields: dict[str, str]) -> str:
+        """The HTML page for the fields of a sent form; empty: for the first visit."""
+        form = self._form(fields)
+        if not fields:
+            return ui_page(form)
+        text = form.texts[0] if len(form.labels) == 1 else tuple(form.texts)
+        bundle, name = self.bundles[form.chosen], self.names[form.chosen]
         try:
             with self._lock:
-                found = self.explained(asked, text)
-                speed = self.timed(asked, text)
+                explained = explain_loaded(bundle, name, [text])
+                return ui_page(form, explained, self._time(form.chosen, text))
         except UserError as error:
-            return ui_page(asked, None, None, wrong=str(error))
-        return ui_page(asked, found, speed)
+            return ui_page(form, error=str(error))
 
-    def explained(self, asked: Asked, text: Any) -> Explained:
-        return explained(self.bundles[asked.chosen], self.names[asked.chosen], [text])
+    def _form(self, fields: dict[str, str]) -> Form:
+        number = fields.get("bundle", "0")
+        chosen = int(number) if number.isdecimal() and int(number) < len(self.names) else 0
+        task = self.bundles[chosen].task
+        labels = ["Text"]
+        if task.READS.pair_role is not None or "pair" in fields:
+            labels = [role.capitalize() for role in explain_page.pair_roles(task.NAME)]
+        return Form(self.names, chosen, labels, (fields.get("text", ""), fields.get("pair", "")))
 
-    def timed(self, asked: Asked, text: Any) -> Speed:
-        """Both take turns; the model is told before each what it is to do."""
-        own, plan = self.bundles[asked.chosen], self.plans[asked.chosen]
-        model, batches = own.model, list(Reading(own, [text]).batches("timing"))
+    def _time(self, chosen: int, text: Any) -> Speed:
+        """Time dense and pruned in turns; each attaches or detaches the plan first."""
+        bundle, plan = self.bundles[chosen], self.plans[chosen]
+        model, batches = bundle.model, list(Reading(bundle, [text]).batches("timing"))
 
         def read() -> None:
             for batch in batches:
-                task_outputs(model, own.task, batch)
+                task_outputs(model, bundle.task, batch)
 
         def dense() -> None:
             detach(model)
@@ -89,13 +109,18 @@ class Desk:
         finally:
             detach(model)
             torch.set_num_threads(threads)
-        found = ratio(times["dense"], times["pruned"])
-        return Speed(found["value"], found["low"], found["high"], len(times["dense"]))
+        faster = ratio(times["dense"], times["pruned"])
+        return Speed(faster["value"], faster["low"], faster["high"], len(times["dense"]))
 
 
 def make_app(folders: Sequence[str | Path], hosts: Sequence[str] = LOOPBACK) -> Any:
-    """An ASGI application. hosts: names that it answers to; others are refused, so that no page of
-    the web can reach it by a name that it made up."""
+    """An ASGI application for these bundles.
+
+    Args:
+        folders: directories that `prune` wrote.
+        hosts: names that the app answers to. Others are refused, so that no page of the web can
+            reach it by a name that it made up.
+    """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
@@ -107,19 +132,20 @@ def make_app(folders: Sequence[str | Path], hosts: Sequence[str] = LOOPBACK) -> 
     desk = Desk(folders)
 
     async def index(request: Request) -> Response:
-        form: dict[str, str] = {}
+        fields: dict[str, str] = {}
         if request.method == "POST":
             if int(request.headers.get("content-length") or LARGEST + 1) > LARGEST:
-                return PlainTextResponse("a text of more than a megabyte; use less", 413)
-            read = parse_qs((await request.body()).decode("utf-8", "replace"))
-            form = {name: values[0].replace("\r\n", "\n") for name, values in read.items()}
-        return HTMLResponse(await run_in_threadpool(desk.page, form))
+                return PlainTextResponse("the text is larger than a megabyte; shorten it", 413)
+            query = parse_qs((await request.body()).decode("utf-8", "replace"))
+            fields = {name: values[0].replace("\r\n", "\n") for name, values in query.items()}
+        return HTMLResponse(await run_in_threadpool(desk.page, fields))
 
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["[::1]", *hosts])
     return Starlette(routes=[Route("/", index, methods=["GET", "POST"])], middleware=[trusted])
 
 
 def check_installed() -> None:
+    """Refuse to go on without the packages of the web app."""
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise UserError("the web app is an extra; pip install 'toprune[train,ui]'")
 
@@ -131,12 +157,12 @@ def serve(
     port: int = 8000,
     ready: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Until it is interrupted. ready: called when the bundles are loaded."""
+    """Serve the app until it is interrupted. ready: called when the bundles are loaded."""
     import uvicorn
 
     hosts = LOOPBACK if host in LOOPBACK else ("*",)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:  # uvicorn would end the process with lines of its own
+    try:  # uvicorn would end the process with its own messages
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise UserError(
@@ -145,3 +171,48 @@ def serve(
     app = make_app(folders, hosts)
     ready()
     uvicorn.run(app, host=host, port=port, log_level="warning")
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def ui_page(
+    form: Form, explained: Explained | None = None, speed: Speed | None = None, error: str = ""
+) -> str:
+    """The form alone, or with one explanation or one error message below it."""
+    body = [
+        "<h1>What does it drop?</h1>",
+        "<p>Type a text to see the answers of the pruned and the dense model, which tokens leave "
+        "in which layer, and how much time that saves. Nothing leaves this machine.</p>",
+        _form(form),
+    ]
+    if error:
+        body.append(f'<p class="error" role="alert">{escape(error)}</p>')
+    if explained is not None:
+        body += [_speed(speed) if speed is not None else "", explain_page.explanations(explained)]
+    script = explain_page.script() if explained is not None else ""
+    style = explain_page.style() + read_asset(__package__, "ui.css")
+    return page("toprune", "\n".join(body), script=script, style=style, form=True)
+
+
+def _form(form: Form) -> str:
+    fields = [
+        f'<label>{label}<textarea name="{name}" rows="6" required>\n{escape(text)}</textarea></label>'
+        for name, label, text in zip(("text", "pair"), form.labels, form.texts, strict=False)
+    ]
+    if len(form.bundles) > 1:
+        options = "".join(
+            f'<option value="{i}"{" selected" * (i == form.chosen)}>{escape(name)}</option>'
+            for i, name in enumerate(form.bundles)
+        )
+        fields.append(f'<label>Bundle<select name="bundle">{options}</select></label>')
+    return f'<form method="post" action="/">{"".join(fields)}<button>Look</button></form>'
+
+
+def _speed(speed: Speed) -> str:
+    return (
+        f'<p class="speed"><b>{speed.value:.2f}x</b> the speed of dense on this text '
+        f"<span>[{speed.low:.2f}, {speed.high:.2f}]</span></p>"
+        f'<p class="soft">Median of {speed.rounds} turns of each in torch, on one thread. '
+        "<code>toprune bench</code> times the exported file.</p>"
+    )

@@ -1,7 +1,8 @@
-"""Which tokens of a text left, in which layer and with what score, and whether it mattered.
+"""Finds which tokens of a text leave in which layer, with what score, and whether it matters.
 
-The bundle's own torch model runs with its plan attached and is watched. Then the same text is read
-with every token kept: by the same weights, or by the original dense model where that is given.
+The bundle's torch model runs with its plan attached, under a policy that records every decision.
+Then the same text is read with every token kept: by the same weights, or by the original dense
+model if it is given.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,87 +35,100 @@ from toprune.tasks.classify import class_names
 from toprune.tasks.tokenize import Row, Texts
 from toprune.training.evaluation import finite
 
-SOME = 16  # rows that nobody waits for
+FEW = 16  # rows that are read without a progress bar
 SAME_WEIGHTS = "the same weights with every token kept"
 
 
 def explain(
     bundle: str | Path, texts: Sequence[Any], *, dense: str | Path | None = None
 ) -> Explained:
-    """What became of every token of each text (a pair is a tuple; of the task tokens a list of
-    words, or words with blanks between). dense: the directory of the original model, to predict
-    beside the pruned one; without it the pruned model's own weights do, with every token kept."""
-    return explained(Bundle.load(bundle), str(bundle), texts, dense=dense)
+    """Find what becomes of every token of each text.
+
+    Args:
+        bundle: the directory that `prune` wrote.
+        texts: a pair is a tuple; for the task tokens, a list of words or words with blanks between.
+        dense: the directory of the original model, to predict beside the pruned one. Without it
+            the pruned model's own weights do that, with every token kept.
+    """
+    return explain_loaded(Bundle.load(bundle), str(bundle), texts, dense=dense)
 
 
-def explained(
-    own: Bundle, name: str, texts: Sequence[Any], *, dense: str | Path | None = None
+def explain_loaded(
+    bundle: Bundle, name: str, texts: Sequence[Any], *, dense: str | Path | None = None
 ) -> Explained:
-    """The same of a bundle that is loaded; it is told of by its name."""
-    plan = check_plan(own, name)
-    texts = [as_words(text) if own.task.READS.words else text for text in texts]
-    reading = Reading(own, texts)
-    windows, pruned = _watched(own, plan, reading)
-    if dense is None:
-        whole, read = own, reading
-    else:
-        whole = Bundle.load(dense, own.task.NAME)
-        read = Reading(whole, texts)
-    said = [_outputs(whole.model, whole.task, batch) for batch in read.batches("reading it all")]
-    answers = _answers(own, pruned, reading), _answers(whole, said, read)
-    found = [
+    """`explain` for a loaded bundle, which is called `name` in the result."""
+    plan = check_plan(bundle, name)
+    if bundle.task.READS.words:
+        texts = [as_words(text) for text in texts]
+    reading = Reading(bundle, texts)
+    windows, pruned_outputs = _run_pruned(bundle, plan, reading)
+    original, dense_reading = bundle, reading
+    if dense is not None:
+        original = Bundle.load(dense, bundle.task.NAME)
+        dense_reading = Reading(original, texts)
+    dense_outputs = [
+        _outputs(original.model, original.task, batch)
+        for batch in dense_reading.batches("reading with every token")
+    ]
+    pruned_answers = _answers(bundle, pruned_outputs, reading)
+    dense_answers = _answers(original, dense_outputs, dense_reading)
+    explanations = [
         Explanation(
             parts=_parts(text),
             windows=tuple(w for w, row in zip(windows, reading.rows, strict=True) if row.text == i),
-            pruned=one,
-            dense=other,
-            cosine=_cosine(one, other),
+            pruned=pruned_answers[i],
+            dense=dense_answers[i],
+            cosine=_cosine(pruned_answers[i], dense_answers[i]),
         )
-        for i, (text, one, other) in enumerate(zip(texts, *answers, strict=True))
+        for i, text in enumerate(texts)
     ]
     return Explained(
         bundle=name,
-        task=own.task.NAME,
+        task=bundle.task.NAME,
         layers=plan.n_layers,
         score=plan.score,
         drops=tuple(step.layer for step in plan.steps),
         dense=SAME_WEIGHTS if dense is None else f"the model in {dense}",
-        texts=tuple(found),
+        texts=tuple(explanations),
     )
 
 
 def check_plan(bundle: Bundle, folder: str | Path) -> Plan:
+    """The plan of a bundle; refuses a dense model."""
     if bundle.plan is None:
-        raise UserError(f"{folder} has no plan.json: nothing leaves; give what toprune prune wrote")
+        raise UserError(
+            f"{folder} has no plan.json, so it drops no tokens; give a directory that "
+            "toprune prune wrote"
+        )
     return bundle.plan
 
 
 class Reading:
-    """Texts as a bundle reads them, with the spelling of every token."""
+    """Texts as a bundle reads them, with the name and the characters of every token."""
 
     def __init__(self, bundle: Bundle, texts: Sequence[Any]):
         if isinstance(bundle.tokenizer, Images):
-            raise UserError("explain shows texts; this is a model of images")
+            raise UserError("explain shows the tokens of texts, but this is a model of images")
         tokenizer, config = bundle.tokenizer, bundle.model.config
-        names, most = ["input_ids", "attention_mask"], max_positions(config)
+        inputs, most = ["input_ids", "attention_mask"], max_positions(config)
         if has_segments(config) and "token_type_ids" in tokenizer.model_input_names:
-            names.append("token_type_ids")
-        self._reader = Spelled(
+            inputs.append("token_type_ids")
+        self._reader = _RecordingTexts(
             Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
             bundle.task,
             max_length=min(most, bundle.report.get("max_length") or most),
-            inputs=names,
+            inputs=inputs,
             pad_token_id=tokenizer.pad_token_id or 0,
             side=tokenizer.truncation_side,
         )
         self.texts = texts
         self.rows: list[Row] = self._reader.encode(texts)
-        self.spelled = self._reader.spelled
+        self.encodings = self._reader.encodings  # of each row
 
     def batches(self, label: str) -> Iterator[dict[str, Tensor]]:
-        """One row each: nothing is padded, and nobody waits long for a few texts."""
-        waits = bar(label, len(self.rows)) if len(self.rows) > SOME else nullcontext()
-        with waits as advance:
+        """Batches of one row, so that nothing is padded, under a progress bar with this label."""
+        progress = bar(label, len(self.rows)) if len(self.rows) > FEW else nullcontext()
+        with progress as advance:
             for row in self.rows:
                 batch = self._reader.batch([row])
                 yield {name: torch.from_numpy(x) for name, x in batch.items()}  # (1, n)
@@ -122,41 +136,44 @@ class Reading:
                     advance()
 
 
-class Spelled(Texts):
-    """Keeps what the tokenizer says of every row beside its ids: names and characters."""
+class _RecordingTexts(Texts):
+    """Also keeps the tokenizer's encoding of every row: the names and characters of tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, task: Task, **how: Any):
-        super().__init__(tokenizer, task, **how)
-        self.spelled: list[Encoding] = []
+    def __init__(self, tokenizer: Tokenizer, task: Task, **settings: Any):
+        super().__init__(tokenizer, task, **settings)
+        self.encodings: list[Encoding] = []
 
     def _encode(self, chunk: Sequence[Any]) -> list[Encoding]:
         if self._words or self._stride is not None:
             return super()._encode(chunk)
-        return self._tokenizer.encode_batch(chunk)  # the fast way forgets where tokens stand
+        return self._tokenizer.encode_batch(chunk)  # the fast way loses the offsets
 
     def _row(self, encoding: Encoding, text: int, begun: dict[int, Any]) -> Row:
         if len(encoding.tokens) != len(encoding.ids):
-            raise UserError("tokenizer.json has special tokens without names; use the model's own")
-        self.spelled.append(encoding)
+            raise UserError(
+                "tokenizer.json has special tokens without names; use the file that was saved with "
+                "the model"
+            )
+        self.encodings.append(encoding)
         return super()._row(encoding, text, begun)
 
 
-class Watch(Follow):
-    """Follows a plan and remembers what tokens were ranked by, and who was merged with whom."""
+class Recorder(Follow):
+    """Follows a plan and records the scores that rank tokens, and which tokens are merged."""
 
     def __init__(self, plan: Plan, model: Any):
         super().__init__(plan, predictors=predictors_of(model))
-        self.ranked: list[tuple[int, Tokens, Tensor]] = []  # layer, who, scores (B, K)
-        self.merged: list[tuple[int, Tokens, Drop]] = []  # layer, who, and where they went
+        self.ranked: list[tuple[int, Tokens, Tensor]] = []  # layer, tokens, scores (B, K)
+        self.merged: list[tuple[int, Tokens, Drop]] = []  # layer, tokens, where they went
 
     def begin(self) -> None:
         super().begin()
         self.ranked, self.merged = [], []
 
     def scores(self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
-        found = super().scores(layer, state, received, tokens)
-        self.ranked.append((layer, tokens, found))
-        return found
+        scores = super().scores(layer, state, received, tokens)
+        self.ranked.append((layer, tokens, scores))
+        return scores
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
@@ -167,82 +184,88 @@ class Watch(Follow):
         return drop
 
 
-def watch(model: Any, plan: Plan) -> Watch:
-    """Attach the plan, to be watched; `detach` ends it."""
-    attach(model.eval(), plan)  # which refuses a plan that does not fit
-    policy = Watch(plan, model)
-    attach_policy(model, policy)
-    return policy
+def attach_recorder(model: Any, plan: Plan) -> Recorder:
+    """Attach the plan with a policy that records what it does; `detach` ends it."""
+    attach(model.eval(), plan)  # refuses a plan that does not fit
+    recorder = Recorder(plan, model)
+    attach_policy(model, recorder)
+    return recorder
 
 
-def _watched(bundle: Bundle, plan: Plan, reading: Reading) -> tuple[list[Window], list[np.ndarray]]:
-    policy = watch(bundle.model, plan)
+def _run_pruned(
+    bundle: Bundle, plan: Plan, reading: Reading
+) -> tuple[list[Window], list[np.ndarray]]:
+    recorder = attach_recorder(bundle.model, plan)
     windows: list[Window] = []
     outputs: list[np.ndarray] = []
     try:
-        batches = reading.batches("reading pruned")
-        for batch, row, spelled in zip(batches, reading.rows, reading.spelled, strict=True):
+        batches = reading.batches("reading with the plan")
+        for batch, row, encoding in zip(batches, reading.rows, reading.encodings, strict=True):
             outputs.append(_outputs(bundle.model, bundle.task, batch))
             run = attached(bundle.model)
             assert run is not None
             words = reading.texts[row.text] if bundle.task.READS.words else None
-            windows.append(_window(run, policy, spelled, words))
+            windows.append(_window(run, recorder, encoding, words))
     finally:
         detach(bundle.model)
     return windows, outputs
 
 
-def _window(run: Run, policy: Watch, spelled: Encoding, words: list[str] | None) -> Window:
-    """After a pass over one row."""
+def _window(run: Run, recorder: Recorder, encoding: Encoding, words: list[str] | None) -> Window:
+    """What a pass over one row did."""
     alive = [tokens.index[0][tokens.alive[0]].tolist() for tokens in run.entered]
-    last = {i: layer for layer, there in enumerate(alive) for i in there}
-    start = run.entered[0]
+    last = {i: layer for layer, indices in enumerate(alive) for i in indices}
     rankings: dict[int, list[Ranking]] = {i: [] for i in last}
-    for layer, tokens, scores in policy.ranked:
-        place = ranks(order(scores, tokens))[0].tolist()
-        for i, score, rank in zip(tokens.index[0].tolist(), scores[0].tolist(), place, strict=True):
+    for layer, tokens, scores in recorder.ranked:
+        indices, row_scores = tokens.index[0].tolist(), scores[0].tolist()
+        row_ranks = ranks(order(scores, tokens))[0].tolist()
+        for i, score, rank in zip(indices, row_scores, row_ranks, strict=True):
             rankings[i].append(Ranking(layer, score, rank))
     into: dict[int, int] = {}
-    for _, tokens, drop in policy.merged:
+    for _, tokens, drop in recorder.merged:
         assert drop.place is not None
-        stands = drop.tokens.index[0].tolist()
+        kept = drop.tokens.index[0].tolist()
         for i, place in zip(tokens.index[0].tolist(), drop.place[0].tolist(), strict=True):
-            if place < len(stands) and stands[place] != i:  # else it stands, or goes nowhere
-                into[i] = stands[place]
-    held = start.protected[0].tolist()
+            if place < len(kept) and kept[place] != i:  # else it is kept itself, or dropped
+                into[i] = kept[place]
+    protected = run.entered[0].protected[0].tolist()
     tokens = (
         replace(
-            token, last=last[i], protected=held[i], rankings=tuple(rankings[i]), into=into.get(i)
+            token,
+            last=last[i],
+            protected=protected[i],
+            rankings=tuple(rankings[i]),
+            into=into.get(i),
         )
-        for i, token in enumerate(_spell(spelled, words))
+        for i, token in enumerate(_tokens(encoding, words))
     )
     return Window(tuple(tokens), tuple(map(len, alive)))
 
 
-def _spell(spelled: Encoding, words: list[str] | None) -> list[Token]:
-    """The tokens of a row by name and place. words: of a text that is a list of them, whose
-    characters the tokenizer counts anew in each."""
+def _tokens(encoding: Encoding, words: list[str] | None) -> list[Token]:
+    """The tokens of a row by name and place. words: of a text that is a list of them; the
+    tokenizer counts characters from the start of each word."""
     begins = np.cumsum([0, *(len(word) + 1 for word in words or ())])
-    found: list[Token] = []
+    tokens: list[Token] = []
     for name, (start, end), part, word in zip(
-        spelled.tokens, spelled.offsets, spelled.sequence_ids, spelled.word_ids, strict=True
+        encoding.tokens, encoding.offsets, encoding.sequence_ids, encoding.word_ids, strict=True
     ):
-        more = int(begins[word]) if words is not None and word is not None else 0
-        found.append(Token(name, part, start + more, end + more, last=0, protected=False))
-    return found
+        shift = int(begins[word]) if words is not None and word is not None else 0
+        tokens.append(Token(name, part, start + shift, end + shift, last=0, protected=False))
+    return tokens
 
 
 def _outputs(model: Any, task: Task, batch: dict[str, Tensor]) -> np.ndarray:
-    """(C,), or (n, C) of a head that answers by token; as attached."""
+    """(C,), or (n, C) where the head answers by token."""
     with torch.inference_mode():
-        said = task_outputs(model.eval(), task, batch)[0][0].numpy(force=True)
-    return finite(said, "the text")
+        logits = task_outputs(model.eval(), task, batch)[0][0].numpy(force=True)
+    return finite(logits, "the text")
 
 
-def _answers(bundle: Bundle, outputs: list[np.ndarray], read: Reading) -> list[dict[str, Any]]:
+def _answers(bundle: Bundle, outputs: list[np.ndarray], reading: Reading) -> list[dict[str, Any]]:
     names = class_names(bundle.model.config)
     labels = None if names is None else tuple(names)
-    return bundle.task.predictions(outputs, read.rows, read.texts, labels)
+    return bundle.task.predictions(outputs, reading.rows, reading.texts, labels)
 
 
 def _parts(text: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""What became of every token of a text, as plain data: for a terminal, a page, or JSON.
+"""What a bundle does with every token of a text, as plain data: for a terminal, a page, or JSON.
 
-Layers and ranks count from zero here; people are told from one.
+Layers and ranks count from zero here; people read them from one.
 """
 
 from collections.abc import Iterator
@@ -10,28 +10,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Ranking:
-    """How a token stood when a layer ranked those that were still there."""
+    """The rank of a token among those that were alive in a layer."""
 
     layer: int
     score: float
-    rank: int  # 0: the first to stay; the first token and protected ones come before all others
+    rank: int  # 0 is best; the first token and protected ones come before all others
 
 
 @dataclass(frozen=True)
 class Token:
     name: str  # as the tokenizer writes it
-    part: int | None  # 0: of the text, 1: of the second one; None: put there by the tokenizer
+    part: int | None  # 0: the text, 1: the second text; None: added by the tokenizer
     start: int  # its characters in that part, from `start` up to `end`
     end: int
     last: int  # the last layer that it entered
-    protected: bool  # stays whatever its score
+    protected: bool  # kept whatever its score
     rankings: tuple[Ranking, ...] = ()
-    into: int | None = None  # merged with its neighbours: the token that stands for all of them
+    into: int | None = None  # index of the token that it is merged into
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some characters of a text, and the token that they are shown as; None: between tokens."""
+    """Some characters of a text and their token; None: between tokens."""
 
     text: str
     token: int | None = None
@@ -39,26 +39,26 @@ class Piece:
 
 @dataclass(frozen=True)
 class Window:
-    """What the model read in one piece."""
+    """What the model reads in one piece."""
 
     tokens: tuple[Token, ...]
-    entering: tuple[int, ...]  # how many tokens entered each layer
+    entering: tuple[int, ...]  # tokens that enter each layer
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One text: parts (two of a pair), windows (one, where it fits), and what was predicted."""
+    """One text: its parts (two for a pair), its windows (one if it fits), and the predictions."""
 
     parts: tuple[str, ...]
     windows: tuple[Window, ...]
     pruned: dict[str, Any]
     dense: dict[str, Any]
-    cosine: float | None = None  # of the two vectors, where vectors are what is predicted
+    cosine: float | None = None  # of the two vectors, where the task predicts vectors
 
     def pieces(self, window: Window) -> Iterator[Piece]:
-        """All that the window shows, in order: special tokens by their names, the characters of
-        others, and what is between these. What it leaves out of a part is an ellipsis."""
-        at: dict[int, int] = {}  # part -> characters that have been shown
+        """Everything in the window, in order: special tokens by their names, the characters of
+        other tokens, and what is between them. An ellipsis stands for what is outside."""
+        at: dict[int, int] = {}  # part -> characters that are shown already
         shown: set[int] = set()
         for i, token in enumerate(window.tokens):
             if i in shown:
@@ -73,20 +73,20 @@ class Explanation:
                 yield Piece("… ")
             elif start is not None and token.start > start:
                 yield Piece(text[start : token.start])
-            # Several tokens of one character, as with bytes, are shown as the one that lives on.
+            # Several tokens of one character, as with bytes, are shown as the one that stays longest.
             same = [
                 j
                 for j, other in enumerate(window.tokens[i:], i)
                 if (other.part, other.start, other.end) == (token.part, token.start, token.end)
             ]
             shown.update(same)
-            stays = max(same, key=lambda j: window.tokens[j].last)
-            yield Piece(text[max(token.start, start or 0) : token.end], stays)
+            longest = max(same, key=lambda j: window.tokens[j].last)
+            yield Piece(text[max(token.start, start or 0) : token.end], longest)
             at[token.part] = max(token.end, start or 0)
         yield from self._rest(window, len(window.tokens), at)
 
     def _rest(self, window: Window, i: int, at: dict[int, int]) -> Iterator[Piece]:
-        """What a part has left behind its last token in this window, which is the one before i."""
+        """The rest of a part behind its last token in this window, which is the one before i."""
         part = window.tokens[i - 1].part if i else None
         if part is None:
             return
@@ -102,47 +102,50 @@ class Explained:
     task: str
     layers: int
     score: str  # what the plan ranks tokens by
-    drops: tuple[int, ...]  # layers in which tokens leave
-    dense: str  # what is called dense here, in words
+    drops: tuple[int, ...]  # layers that drop tokens
+    dense: str  # a phrase: which model is the dense one here
     texts: tuple[Explanation, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def in_words(predicted: dict[str, Any]) -> str:
-    """A prediction of any task, for people."""
-    if "label" in predicted:
-        return f"{predicted['label']} ({predicted['score']:.1%})"
-    if "labels" in predicted:
-        return ", ".join(map(str, predicted["labels"])) or "no label"
-    if "answer" in predicted:
-        told = f"“{predicted['answer']}”" if predicted["answer"] else "no answer"
-        return f"{told} ({predicted['score']:.1%})"
-    if "entities" in predicted:
-        found = [f"{entity['text']} ({entity['type']})" for entity in predicted["entities"]]
-        return ", ".join(found) or "no entity"
-    if "tags" in predicted:
-        return " ".join(map(str, predicted["tags"]))
-    if "vector" in predicted:
-        return f"a vector of {len(predicted['vector'])} numbers"
-    return f"{predicted.get('value', predicted.get('score')):.4f}"
+def prediction_text(prediction: dict[str, Any]) -> str:
+    """A prediction of any task as a phrase."""
+    if "label" in prediction:
+        return f"{prediction['label']} ({prediction['score']:.1%})"
+    if "labels" in prediction:
+        return ", ".join(map(str, prediction["labels"])) or "no label"
+    if "answer" in prediction:
+        answer = f"“{prediction['answer']}”" if prediction["answer"] else "no answer"
+        return f"{answer} ({prediction['score']:.1%})"
+    if "entities" in prediction:
+        entities = [f"{entity['text']} ({entity['type']})" for entity in prediction["entities"]]
+        return ", ".join(entities) or "no entity"
+    if "tags" in prediction:
+        return " ".join(map(str, prediction["tags"]))
+    if "vector" in prediction:
+        return f"a vector of {len(prediction['vector'])} numbers"
+    return f"{prediction.get('value', prediction.get('score')):.4f}"
 
 
 def verdict(text: Explanation) -> tuple[str, bool | None]:
-    """Did it matter? In the words of the task, and whether both decide the same; None where the
-    answer is no decision but a number."""
-    one, other = text.dense, text.pruned
+    """Compare the two predictions.
+
+    Returns:
+        A phrase, and whether both models decide the same; None where they predict numbers.
+    """
+    dense, pruned = text.dense, text.pruned
     if text.cosine is not None:
         return f"their cosine is {text.cosine:.4f}", None
-    if "tags" in one:
-        count = sum(a != b for a, b in zip(one["tags"], other["tags"], strict=True))
+    if "tags" in dense:
+        count = sum(a != b for a, b in zip(dense["tags"], pruned["tags"], strict=True))
         if count:
-            return f"{count} of {len(one['tags'])} words tagged otherwise", False
+            return f"{count} of {len(dense['tags'])} words have another tag", False
         return "the same tags", True
-    for decided in ("label", "labels", "answer"):
-        if decided in one:
-            same = one[decided] == other[decided]
-            return f"{'the same' if same else 'another'} {decided}", same
-    apart = (one[key] - other[key] for key in ("value", "score") if key in one)
-    return f"{abs(next(apart)):.4f} apart", None
+    for key in ("label", "labels", "answer"):
+        if key in dense:
+            same = dense[key] == pruned[key]
+            return f"{'the same' if same else 'another'} {key}", same
+    gaps = (dense[key] - pruned[key] for key in ("value", "score") if key in dense)
+    return f"{abs(next(gaps)):.4f} apart", None

@@ -8,85 +8,95 @@ from toprune.inspection.explain.explanation import (
     Piece,
     Token,
     Window,
-    in_words,
+    prediction_text,
     verdict,
 )
-from toprune.inspection.explain.look import SCRIPT, STYLE
-from toprune.report.html.shell import escape, page
+from toprune.report.html.shell import escape, page, read_asset
 from toprune.tasks import TASKS
 
-SHADES = 5  # from what leaves at once to what stays
-PAIR_ROLES = "first text", "second text"  # of a task that has no names for them
+SHADES = 5  # from tokens that are dropped at once to those that stay
 BAR = 40  # height of the first layer's column
+RANKED_BY = {  # the score of a plan
+    "probe": "; a fitted vector ranks them once",
+    "probes": "; a fitted vector ranks them again at every step",
+    "received": "; the attention that they receive ranks them again at every step",
+    "accumulated": "; the attention that they have received so far ranks them",
+    "random": "; at random",
+    "predicted": "; at every step a small network decides which stay",
+    "pooled": "; neighbours are merged, none are ranked",
+}
 
 
-def explain_page(found: Explained) -> str:
-    """One document with all texts."""
+def explain_page(explained: Explained) -> str:
+    """One HTML document with all texts."""
+    ranked = RANKED_BY.get(explained.score, "") if explained.drops else ": none, all tokens stay"
     body = [
-        "<h1>Which tokens left, and where</h1>",
-        f"<p>What <code>{escape(found.bundle)}</code> (task {escape(found.task)}) drops on its way "
-        f"through {found.layers} layers{_ranked_by(found)}. <em>Dense</em> is "
-        f"{escape(found.dense)}.</p>",
-        controls(found),
-        *(article(found, i) for i in range(len(found.texts))),
-        '<div id="tip" role="tooltip" hidden></div>',
+        "<h1>Which tokens are dropped, and where</h1>",
+        f"<p>What <code>{escape(explained.bundle)}</code> (task {escape(explained.task)}) drops on "
+        f"the way through {explained.layers} layers{ranked}. <em>Dense</em> is "
+        f"{escape(explained.dense)}.</p>",
+        explanations(explained),
     ]
-    title = f"Tokens that {found.bundle} drops"
-    return page(title, "\n".join(body), script=SCRIPT, style=STYLE)
+    title = f"Tokens that {explained.bundle} drops"
+    return page(title, "\n".join(body), script=script(), style=style())
 
 
-def _ranked_by(found: Explained) -> str:
-    told = {
-        "probe": "; a fitted vector ranks them once",
-        "probes": "; a fitted vector of its own ranks them anew at every step",
-        "received": "; the attention that they receive ranks them anew at every step",
-        "accumulated": "; the attention that they have received so far ranks them",
-        "random": "; by chance",
-        "predicted": "; a small network at every step says who stays",
-        "pooled": "; neighbours are merged, nobody is ranked",
-    }
-    return told.get(found.score, "") if found.drops else ": none, all tokens stay"
+def style() -> str:
+    """The style of `explanations`."""
+    return read_asset(__package__, "explain.css")
 
 
-def controls(found: Explained) -> str:
-    keys = [("s0", "left at once"), ("s2", "halfway"), (f"s{SHADES - 1}", "stays to the end")]
+def script() -> str:
+    """The script of `explanations`."""
+    return read_asset(__package__, "explain.js")
+
+
+def explanations(explained: Explained) -> str:
+    """The slider over layers and all texts, as HTML."""
+    articles = [_article(explained, i) for i in range(len(explained.texts))]
+    tip = '<div id="tip" role="tooltip" hidden></div>'
+    return "\n".join([_controls(explained), *articles, tip])
+
+
+def _controls(explained: Explained) -> str:
+    keys = [("s0", "dropped at once"), ("s2", "halfway"), (f"s{SHADES - 1}", "stays to the end")]
     legend = "".join(f'<span><span class="{kind}">word</span> {name}</span>' for kind, name in keys)
-    if TASKS[found.task].FINDS_SPANS:
-        legend += '<span><span class="t answer">word</span> what the pruned model answers</span>'
+    if any("answer" in text.pruned for text in explained.texts):
+        legend += '<span><span class="t answer">word</span> answer of the pruned model</span>'
     return (
         '<div class="bar"><div class="slide"><label for="layer">What enters layer</label>'
-        f'<input id="layer" type="range" min="1" max="{found.layers}" value="1" step="1">'
-        f'<output id="told" for="layer">1 of {found.layers}</output></div>'
+        f'<input id="layer" type="range" min="1" max="{explained.layers}" value="1" step="1">'
+        f'<output id="shown" for="layer">1 of {explained.layers}</output></div>'
         f'<div class="key" aria-hidden="true">{legend}</div></div>'
     )
 
 
-def article(found: Explained, i: int) -> str:
-    text, number = found.texts[i], i + 1
-    told, same = verdict(text)
+def _article(explained: Explained, i: int) -> str:
+    text, number = explained.texts[i], i + 1
+    phrase, same = verdict(text)
     kind = {True: " same", False: " other", None: ""}[same]
     windows = "".join(
         f"<h3>Window {w} of {len(text.windows)}</h3>" * (len(text.windows) > 1)
-        + _tokens(found, text, window, number)
+        + _tokens(explained, text, window, number)
         + _steps(window)
         for w, window in enumerate(text.windows, 1)
     )
     return (
         f'<article aria-labelledby="text-{number}"><div class="top">'
         f'<h2 id="text-{number}">Text {number}</h2>'
-        f'<span class="verdict{kind}">dense and pruned: {escape(told)}</span></div>'
-        f'<dl class="said"><div><dt>dense</dt><dd>{escape(in_words(text.dense))}</dd></div>'
-        f"<div><dt>pruned</dt><dd>{escape(in_words(text.pruned))}</dd></div></dl>"
+        f'<span class="verdict{kind}">dense and pruned: {escape(phrase)}</span></div>'
+        f'<dl class="predictions"><div><dt>dense</dt><dd>{escape(prediction_text(text.dense))}</dd></div>'
+        f"<div><dt>pruned</dt><dd>{escape(prediction_text(text.pruned))}</dd></div></dl>"
         f"{windows}</article>"
     )
 
 
-def _tokens(found: Explained, text: Explanation, window: Window, number: int) -> str:
-    roles = (TASKS[found.task].PAIR_ROLES or PAIR_ROLES) if len(text.parts) > 1 else ()
+def _tokens(explained: Explained, text: Explanation, window: Window, number: int) -> str:
+    roles = pair_roles(explained.task) if len(text.parts) > 1 else ()
     paragraphs: list[str] = []
     for part, pieces in enumerate(_by_part(text, window)):
         role = f'<span class="role">{roles[part]}</span>' if roles else ""
-        shown = "".join(_piece(found, text, window, piece) for piece in pieces)
+        shown = "".join(_piece(explained, text, window, piece) for piece in pieces)
         paragraphs.append(f"<p>{role}{shown.lstrip()}</p>")
     first = '<span tabindex="-1"'  # one stop for the tab key, then the arrow keys
     inner = "".join(paragraphs).replace(first, '<span tabindex="0"', 1)
@@ -96,8 +106,14 @@ def _tokens(found: Explained, text: Explanation, window: Window, number: int) ->
     )
 
 
+def pair_roles(task: str) -> tuple[str, str]:
+    """What the two texts of a pair are called."""
+    reads = TASKS[task].READS
+    return (reads.text_role, reads.pair_role) if reads.pair_role else ("first text", "second text")
+
+
 def _by_part(text: Explanation, window: Window) -> Iterator[list[Piece]]:
-    """The pieces of each part, with the tokenizer's own tokens before it, or behind the last."""
+    """The pieces of each part, with the special tokens before it, or behind the last."""
     pieces: list[Piece] = []
     part = 0
     for piece in text.pieces(window):
@@ -109,18 +125,18 @@ def _by_part(text: Explanation, window: Window) -> Iterator[list[Piece]]:
     yield pieces
 
 
-def _piece(found: Explained, text: Explanation, window: Window, piece: Piece) -> str:
+def _piece(explained: Explained, text: Explanation, window: Window, piece: Piece) -> str:
     if piece.token is None:
         return escape(piece.text)
     token = window.tokens[piece.token]
-    kinds = ["t", f"s{shade(token.last, found.layers)}"]
-    kinds += ["own"] if token.part is None else []
-    kinds += ["merged"] if token.into is not None else []
-    kinds += ["answer"] if _is_answer(text, token) else []
+    classes = ["t", f"s{shade(token.last, explained.layers)}"]
+    classes += ["special"] if token.part is None else []
+    classes += ["merged"] if token.into is not None else []
+    classes += ["answer"] if _is_answer(text, token) else []
     gap = " " if token.part is None else ""
     return (
-        f'{gap}<span tabindex="-1" role="button" class="{" ".join(kinds)}" '
-        f'data-last="{token.last}" data-tip="{escape(tip(found, window, piece))}">'
+        f'{gap}<span tabindex="-1" role="button" class="{" ".join(classes)}" '
+        f'data-last="{token.last}" data-tip="{escape(_tip(explained, window, piece))}">'
         f"{escape(piece.text)}</span>{gap}"
     )
 
@@ -135,19 +151,19 @@ def _is_answer(text: Explanation, token: Token) -> bool:
     return token.part == 1 and token.start < end and token.end > start >= 0
 
 
-def tip(found: Explained, window: Window, piece: Piece) -> str:
-    """What is told of a token when it is pointed at: a line for each thing."""
+def _tip(explained: Explained, window: Window, piece: Piece) -> str:
+    """The lines of a token's tooltip."""
     assert piece.token is not None
     token = window.tokens[piece.token]
     lines = [f"“{token.name}”"]
     if token.into is not None:
         lines.append(f"merged in layer {token.last + 1} into “{window.tokens[token.into].name}”")
-    elif token.last == found.layers - 1:
+    elif token.last == explained.layers - 1:
         lines.append("stays to the end")
     else:
-        lines.append(f"left in layer {token.last + 1}")
+        lines.append(f"dropped in layer {token.last + 1}")
     if token.protected:
-        lines.append("protected: stays whatever its score")
+        lines.append("protected: kept whatever its score")
     lines += [
         f"layer {ranked.layer + 1}: rank {ranked.rank + 1} of {window.entering[ranked.layer]}, "
         f"score {ranked.score:.4g}"
