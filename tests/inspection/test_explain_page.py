@@ -133,7 +133,7 @@ def test_hover_and_keys_tell_scores(visit: "Open", tmp_path: Path):
     assert tip.inner_text().split("\n")[:3] == [
         "“[CLS]”",
         "stays to the end",
-        "protected: stays whatever its score",
+        "protected: kept whatever its score",
     ]
     page.keyboard.press("ArrowRight")
     assert tip.inner_text().startswith("“a”\ndropped in layer 1")

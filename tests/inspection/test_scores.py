@@ -118,7 +118,7 @@ def test_refused(make: Any, names: str, tmp_path: Path):
 
 def test_nothing_to_rank(tmp_path: Path):
     folder = answering(tmp_path / "small", PLAN)
-    with pytest.raises(UserError, match="none of these"):
+    with pytest.raises(UserError, match="give labelled data"):
         answer_ranks(folder, QUESTIONS.take([2]))
 
 

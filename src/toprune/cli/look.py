@@ -52,8 +52,8 @@ def explain(
     hush(debug)
     from toprune.bundle.bundle import read_report
     from toprune.inspection.explain.explain import explain as look
-    from toprune.inspection.explain.terminal import explain_text
     from toprune.inspection.explain.page import explain_page
+    from toprune.inspection.explain.terminal import explain_text
 
     if html is not None and html.exists() and not overwrite:
         raise UserError(f"{html} is there already; choose another --html or say --overwrite")

@@ -1,8 +1,8 @@
-"""Two looks at what tokens are ranked by, as the paper has them (ToP, KDD'23).
+"""Two views of what ranks tokens, as in the paper (ToP, KDD'23).
 
-How unequal importance is, by layer and rank: where a few tokens receive most of the attention,
-the others can go. And where an answer's own tokens stand in the first ranking, which is made in an
-early layer that knows little: what ranks low there is lost, so training has to bring it up.
+How unequal importance is, by layer and rank: where a few tokens receive most of the attention, the
+others can be dropped. And how the tokens of right answers rank at the first step, in an early layer
+that knows little: what ranks low there is lost, so training has to move it up.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples
 from toprune.errors import UserError
-from toprune.inspection.explain.explain import Reading, check_plan, watch
+from toprune.inspection.explain.explain import Reading, attach_recorder, check_plan
 from toprune.models.families import sizes_of
 from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
@@ -25,32 +25,39 @@ from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import order, ranks
 from toprune.report.svg import Line, Point, chart
-from toprune.tasks import TASKS, texts_of
+from toprune.tasks import texts_of
 
-SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best ones
+SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best-ranked ones
 
 
 def score_distributions(bundle: str | Path, texts: Sequence[Any]) -> dict[str, Any]:
-    """Of each layer, with every token kept: the share of all attention that the best-ranked tokens
-    receive together, over shares of a text's tokens; the mean over texts. Where all were equal,
-    both would be the same."""
-    own = Bundle.load(bundle)
-    reading = Reading(own, texts)
+    """The share of all attention that the best-ranked tokens receive, with every token kept.
+
+    Args:
+        bundle: the directory of a bundle.
+        texts: texts or pairs, as `Runner` takes them.
+
+    Returns:
+        `attention` (layers, shares): the mean over texts, for each share of a text's `tokens`.
+        If all tokens were equal, the two would be the same.
+    """
+    loaded = Bundle.load(bundle)
+    reading = Reading(loaded, texts)
     record = Record(
-        range(sizes_of(own.model).layers),
+        range(sizes_of(loaded.model).layers),
         _received,
         scored=True,
         protection=Protection(restore="last"),  # all rows of the last layer, too
     )
-    attach_policy(own.model.eval(), record)
+    attach_policy(loaded.model.eval(), record)
     curves: list[np.ndarray] = []
     try:
         with torch.inference_mode():
-            for batch in reading.batches("listening"):
-                task_outputs(own.model, own.task, batch)
+            for batch in reading.batches("reading"):
+                task_outputs(loaded.model, loaded.task, batch)
                 curves.append(by_rank(torch.cat(record.values).numpy(force=True)))
     finally:
-        detach(own.model)
+        detach(loaded.model)
     return {
         "bundle": str(bundle),
         "rows": len(reading.rows),
@@ -65,48 +72,55 @@ def _received(_: int, __: Tensor, received: Tensor | None) -> Tensor:
 
 
 def by_rank(received: np.ndarray) -> np.ndarray:
-    """Scores (L, n) of one text -> (L, shares): what the best so many of its tokens have."""
+    """Scores (L, n) of one text -> (L, shares): the sum over that share of its best tokens."""
     n = received.shape[1]
     best = -np.sort(-received, axis=1)  # (L, n)
     ends = [max(1, round(share * n)) for share in SHARES]
     return best.cumsum(1)[:, [end - 1 for end in ends]]
 
 
-def score_chart(found: dict[str, Any]) -> str:
-    """The distributions as SVG: a line for every layer."""
+def score_chart(scores: dict[str, Any]) -> str:
+    """What `score_distributions` returns as an SVG file: a line for every layer."""
     lines = [
         Line(
             f"layer {layer}",
-            [Point(100 * x, 100 * y) for x, y in zip(found["tokens"], curve, strict=True)],
+            [Point(100 * x, 100 * y) for x, y in zip(scores["tokens"], curve, strict=True)],
         )
-        for layer, curve in enumerate(found["attention"], 1)
+        for layer, curve in enumerate(scores["attention"], 1)
     ]
-    title = f"Attention received by the best-ranked tokens, {found['rows']} texts"
+    title = f"Attention received by the best-ranked tokens, {scores['rows']} texts"
     return chart(lines, title=title, x="% of the tokens, the best", y="% of the attention", start=0)
 
 
 def answer_ranks(
     bundle: str | Path, examples: Examples, *, dense: str | Path | None = None
 ) -> dict[str, Any]:
-    """Where the tokens of right answers stand when the plan ranks for the first time, with the
-    pruned model's weights and, where it is given, with those of the original model."""
-    own = Bundle.load(bundle)
-    if not own.task.FINDS_SPANS:
-        spans = ", ".join(name for name, task in TASKS.items() if task.FINDS_SPANS)
-        raise UserError(f"{bundle} is for the task {own.task.NAME}; answers have ranks in: {spans}")
-    plan = check_plan(own, bundle)
+    """How the tokens of right answers rank when the plan ranks tokens for the first time.
+
+    Args:
+        bundle: the directory of a bundle whose answers are spans.
+        examples: with labels.
+        dense: the directory of the original model, to rank with its weights, too.
+    """
+    loaded = Bundle.load(bundle)
+    if not loaded.task.FINDS_SPANS:
+        raise UserError(
+            f"{bundle} is for the task {loaded.task.NAME}, whose answers are no spans of tokens; "
+            "give a bundle of the task answer"
+        )
+    plan = check_plan(loaded, bundle)
     if not plan.steps or plan.score == "pooled":
-        raise UserError(f"the plan of {bundle} ranks no tokens; there is no rank to tell")
-    found = {"pruned": _ranks(own, plan, examples)}
+        raise UserError(f"the plan of {bundle} ranks no tokens; give one that does")
+    result = {"pruned": _ranks(loaded, plan, examples)}
     if dense is not None:
-        found["dense"] = _ranks(Bundle.load(dense, own.task.NAME), plan, examples)
-    return {"layer": plan.steps[0].layer, "score": plan.score} | found
+        result["dense"] = _ranks(Bundle.load(dense, loaded.task.NAME), plan, examples)
+    return {"layer": plan.steps[0].layer, "score": plan.score} | result
 
 
 def _ranks(bundle: Bundle, plan: Plan, examples: Examples) -> dict[str, Any]:
-    task: Any = bundle.task
+    task = bundle.task
     reading = Reading(bundle, texts_of(task, examples))
-    policy = watch(bundle.model, plan)
+    recorder = attach_recorder(bundle.model, plan)
     places: list[int] = []
     rivals: list[int] = []
     kept: list[bool] = []
@@ -117,8 +131,8 @@ def _ranks(bundle: Bundle, plan: Plan, examples: Examples) -> dict[str, Any]:
                 if last == 0:  # not in this window
                     continue
                 task_outputs(bundle.model, task, batch)
-                _, tokens, scores = policy.ranked[0]
-                held = int(tokens.protected.sum())  # these are before all others
+                _, tokens, scores = recorder.ranked[0]
+                held = int(tokens.protected.sum())  # these come before all others
                 place = ranks(order(scores, tokens))[0, first : last + 1]
                 places += (place - held).tolist()
                 rivals += [len(row) - held] * len(place)
@@ -126,7 +140,7 @@ def _ranks(bundle: Bundle, plan: Plan, examples: Examples) -> dict[str, Any]:
     finally:
         detach(bundle.model)
     if not places:
-        raise UserError("none of these questions has an answer in its context; give labelled data")
+        raise UserError("no context holds the answer to its question; give labelled data")
     return {
         "tokens": len(places),
         "median_rank": median(places),

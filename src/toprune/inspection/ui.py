@@ -78,7 +78,7 @@ class Desk:
         chosen = int(number) if number.isdecimal() and int(number) < len(self.names) else 0
         task = self.bundles[chosen].task
         labels = ["Text"]
-        if task.READS.pair_role is not None or "pair" in fields:
+        if task.PAIR_ROLES or "pair" in fields:
             labels = [role.capitalize() for role in explain_page.pair_roles(task.NAME)]
         return Form(self.names, chosen, labels, (fields.get("text", ""), fields.get("pair", "")))
 
@@ -197,7 +197,8 @@ def ui_page(
 
 def _form(form: Form) -> str:
     fields = [
-        f'<label>{label}<textarea name="{name}" rows="6" required>\n{escape(text)}</textarea></label>'
+        f'<label>{label}<textarea name="{name}" rows="6" required>'
+        f"\n{escape(text)}</textarea></label>"
         for name, label, text in zip(("text", "pair"), form.labels, form.texts, strict=False)
     ]
     if len(form.bundles) > 1:

@@ -73,7 +73,7 @@ class Explanation:
                 yield Piece("… ")
             elif start is not None and token.start > start:
                 yield Piece(text[start : token.start])
-            # Several tokens of one character, as with bytes, are shown as the one that stays longest.
+            # Tokens of one character, as with bytes, are shown as the one that stays longest.
             same = [
                 j
                 for j, other in enumerate(window.tokens[i:], i)

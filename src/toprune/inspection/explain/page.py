@@ -81,12 +81,13 @@ def _article(explained: Explained, i: int) -> str:
         + _steps(window)
         for w, window in enumerate(text.windows, 1)
     )
+    dense, pruned = (escape(prediction_text(one)) for one in (text.dense, text.pruned))
     return (
         f'<article aria-labelledby="text-{number}"><div class="top">'
         f'<h2 id="text-{number}">Text {number}</h2>'
         f'<span class="verdict{kind}">dense and pruned: {escape(phrase)}</span></div>'
-        f'<dl class="predictions"><div><dt>dense</dt><dd>{escape(prediction_text(text.dense))}</dd></div>'
-        f"<div><dt>pruned</dt><dd>{escape(prediction_text(text.pruned))}</dd></div></dl>"
+        f'<dl class="predictions"><div><dt>dense</dt><dd>{dense}</dd></div>'
+        f"<div><dt>pruned</dt><dd>{pruned}</dd></div></dl>"
         f"{windows}</article>"
     )
 
@@ -108,8 +109,7 @@ def _tokens(explained: Explained, text: Explanation, window: Window, number: int
 
 def pair_roles(task: str) -> tuple[str, str]:
     """What the two texts of a pair are called."""
-    reads = TASKS[task].READS
-    return (reads.text_role, reads.pair_role) if reads.pair_role else ("first text", "second text")
+    return TASKS[task].PAIR_ROLES or ("first text", "second text")
 
 
 def _by_part(text: Explanation, window: Window) -> Iterator[list[Piece]]:

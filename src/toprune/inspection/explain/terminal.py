@@ -28,7 +28,9 @@ def explain_text(explained: Explained, console: Console) -> Group:
     coloured = console.is_terminal and not console.no_color and console.color_system is not None
     for number, text in enumerate(explained.texts, 1):
         if len(explained.texts) > 1:
-            parts.append(Text(f"text {number} of {len(explained.texts)}", "bold" if coloured else ""))
+            parts.append(
+                Text(f"text {number} of {len(explained.texts)}", "bold" if coloured else "")
+            )
         for window in text.windows:
             if coloured:
                 shades = shades_of(explained.layers, has_light_background())

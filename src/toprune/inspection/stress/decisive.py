@@ -1,5 +1,5 @@
-"""Which texts filler is tried on, and which of their tokens decide: those that the pruned model
-carries through to its end."""
+"""Chooses the texts that get filler, and their decisive tokens: those that the pruned model keeps
+to its last layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,25 +25,32 @@ from toprune.training.batches import Collate, in_batches
 
 @dataclass(frozen=True)
 class Trial:
-    """What filler is tried on, and how."""
+    """The models, the plan and the filler of a stress test."""
 
-    own: Bundle
-    dense: Bundle  # the same object where its own weights are asked, with every token kept
+    bundle: Bundle
+    dense: Bundle  # the same object if its weights with every token kept are the dense model
     plan: Plan
     padding: Padding
 
 
 @dataclass(frozen=True)
-class Passed:
-    said: list[Any]  # the class of each text, or its classes
+class Decisions:
+    """What a model decides about some texts."""
+
+    classes: list[Any]  # the class of each text, or a tuple of its classes
     kept: list[list[int]]  # places of the tokens that enter the last layer
     entering: np.ndarray  # (N, L): tokens that enter each layer
 
 
-def passed(
+def decide(
     bundle: Bundle, reading: Reading, plan: Plan | None, advance: Advance | None = None
-) -> Passed:
-    """What the model says under the plan, or without one, and whom it kept until then."""
+) -> Decisions:
+    """Run a model under a plan, or dense without one.
+
+    Args:
+        reading: the texts, as this bundle reads them.
+        advance: of a progress bar, called with the number of texts.
+    """
     model, task, rows = bundle.model.eval(), bundle.task, reading.rows
     features = [
         {"input_ids": row.ids.tolist()}
@@ -72,18 +79,18 @@ def passed(
     finally:
         detach(model)
     names = class_names(model.config)
-    told = task.predictions(outputs, rows, reading.texts, None if names is None else tuple(names))
-    said = [one["label"] if "label" in one else tuple(one["labels"]) for one in told]
-    return Passed(said, kept, entering)
+    answers = task.predictions(outputs, rows, reading.texts, None if names is None else tuple(names))
+    classes = [one["label"] if "label" in one else tuple(one["labels"]) for one in answers]
+    return Decisions(classes, kept, entering)
 
 
 @dataclass
 class Chosen:
-    """Texts that dense and pruned agree on while they are bare, and that leave room for filler."""
+    """Texts that dense and pruned agree on without filler, and that leave room for it."""
 
     texts: list[Any] = field(default_factory=list[Any])
-    said: list[Any] = field(default_factory=list[Any])  # by dense and pruned alike
-    # of each text its decisive tokens: which text of a pair, and their last character there
+    classes: list[Any] = field(default_factory=list[Any])  # by dense and by pruned
+    # the decisive tokens of each text: which text of a pair, and their last character there
     decisive: list[list[tuple[int, int]]] = field(default_factory=list[list[tuple[int, int]]])
     no_room: int = 0
     other_class: int = 0
@@ -96,69 +103,74 @@ class Chosen:
 
 
 def choose(trial: Trial, texts: Examples, of_class: str | None, dose: int, limit: int) -> Chosen:
-    """The first `limit` texts that will do, of one class if that is asked; others are counted."""
-    config = trial.own.model.config
+    """The first `limit` texts that are suitable; the others are counted.
+
+    Args:
+        of_class: only texts of this class, by label, or by the dense model's answer without labels.
+        dose: there must be room for so many lengths of filler.
+    """
+    config = trial.bundle.model.config
     names: Sequence[Any] = class_names(config) or range(config.num_labels)
     if of_class is not None and of_class not in map(str, names):
         listed = ", ".join(map(str, names))
-        raise UserError(f"--class {of_class} is none of the model's classes: {listed}")
-    found, padding = Chosen(), trial.padding
+        raise UserError(f"--class {of_class} is not a class of the model; it has: {listed}")
+    chosen, padding = Chosen(), trial.padding
     for start in range(0, len(texts), limit):
         part = texts.take(range(start, min(start + limit, len(texts))))
-        read = texts_of(trial.own.task, part)
+        read = texts_of(trial.bundle.task, part)
         fits = [i for i, text in enumerate(read) if padding.fits(text, dose)]
-        found.no_room += len(read) - len(fits)
+        chosen.no_room += len(read) - len(fits)
         if of_class is not None and part.labels is not None:
-            wanted = [i for i in fits if _is(_named(part.labels[i], names), of_class)]
-            found.other_class += len(fits) - len(wanted)
-            fits = wanted
+            same = [i for i in fits if _has_class(_named(part.labels[i], names), of_class)]
+            chosen.other_class += len(fits) - len(same)
+            fits = same
         by_answer = of_class if part.labels is None else None
         if fits:
-            _add(found, trial, [read[i] for i in fits], by_answer, limit)
-        if len(found.texts) == limit:
+            _add(chosen, trial, [read[i] for i in fits], by_answer, limit)
+        if len(chosen.texts) == limit:
             break
-    if not found.texts:
+    if not chosen.texts:
         raise UserError(
-            f"no text to pad: {found.no_room} leave no room for {dose} times as much filler in "
-            f"{padding.room} tokens, {found.other_class} are of another class, on "
-            f"{found.disagree} dense and pruned disagree already; give other texts"
+            f"no text can be padded: {chosen.no_room} leave no room for {dose} times as much "
+            f"filler in {padding.room} tokens, {chosen.other_class} are of another class, and on "
+            f"{chosen.disagree} dense and pruned disagree without filler; give other texts"
         )
-    return found
+    return chosen
 
 
 def _add(
-    found: Chosen, trial: Trial, texts: Sequence[Any], of_class: str | None, limit: int
+    chosen: Chosen, trial: Trial, texts: Sequence[Any], of_class: str | None, limit: int
 ) -> None:
-    """Those to which dense and pruned say the same. of_class: and nothing but this."""
-    reading = Reading(trial.own, texts)
-    pruned = passed(trial.own, reading, trial.plan)
-    dense = passed(trial.dense, read_by(trial.dense, reading, trial.own), None)
-    for text, one, other, spelled, kept in zip(
-        texts, dense.said, pruned.said, reading.spelled, pruned.kept, strict=True
+    """Add the texts that dense and pruned give the same class. of_class: only this one."""
+    reading = Reading(trial.bundle, texts)
+    pruned = decide(trial.bundle, reading, trial.plan)
+    dense = decide(trial.dense, read_by(trial.dense, reading, trial.bundle), None)
+    for text, dense_class, pruned_class, encoding, kept in zip(
+        texts, dense.classes, pruned.classes, reading.encodings, pruned.kept, strict=True
     ):
-        if len(found.texts) == limit:
+        if len(chosen.texts) == limit:
             return
-        if of_class is not None and not _is(one, of_class):
-            found.other_class += 1
-        elif one != other:
-            found.disagree += 1
+        if of_class is not None and not _has_class(dense_class, of_class):
+            chosen.other_class += 1
+        elif dense_class != pruned_class:
+            chosen.disagree += 1
         else:
-            found.texts.append(text)
-            found.said.append(one)
-            parts, ends = spelled.sequence_ids, [end for _, end in spelled.offsets]
+            chosen.texts.append(text)
+            chosen.classes.append(dense_class)
+            parts, ends = encoding.sequence_ids, [end for _, end in encoding.offsets]
             places = [(parts[i], ends[i] - 1) for i in kept]
-            found.decisive.append([(part, at) for part, at in places if part is not None])
+            chosen.decisive.append([(part, at) for part, at in places if part is not None])
 
 
-def read_by(bundle: Bundle, reading: Reading, own: Bundle) -> Reading:
-    """The same texts as another model reads them."""
-    return reading if bundle is own else Reading(bundle, reading.texts)
+def read_by(bundle: Bundle, reading: Reading, reader: Bundle) -> Reading:
+    """The same texts as another bundle than the `reader` of this reading reads them."""
+    return reading if bundle is reader else Reading(bundle, reading.texts)
 
 
 def _named(label: Any, names: Sequence[Any]) -> Any:
     return tuple(names[i] for i in label) if isinstance(label, list | tuple) else names[label]
 
 
-def _is(said: Any, name: str) -> bool:
-    """Is it the class, or one of several?"""
-    return name in map(str, said) if isinstance(said, tuple) else str(said) == name
+def _has_class(classes: Any, name: str) -> bool:
+    """Is this the class, or one of several?"""
+    return name in map(str, classes) if isinstance(classes, tuple) else str(classes) == name

@@ -1,5 +1,5 @@
-"""Benign text put before, behind, around or between what a text says: how somebody pads it who does
-not want it read. Remembers where every character of the text has gone."""
+"""Puts benign filler before, after, around or between the sentences of a text, as someone does who
+wants to hide it. Remembers where every character of the text goes."""
 
 import re
 from bisect import bisect_right
@@ -39,21 +39,22 @@ class Padded:
     moved: tuple[tuple[int, int], ...]  # where a piece of the original began, and how far it moved
 
     def where(self, character: int) -> int:
-        """The place of a character of the original."""
+        """The place of a character of the original in the padded text."""
         piece = bisect_right(self.moved, character, key=lambda one: one[0]) - 1
         return character + self.moved[piece][1]
 
 
 def read_sentences(path: str | Path) -> list[str]:
+    """The sentences of a filler file, one on each line."""
     lines = [line.strip() for line in read_text(path, "give a text file").splitlines()]
-    found = [line for line in lines if line]
-    if not found:
-        raise UserError(f"--filler {path} is empty; give a text file with a sentence in each line")
-    return found
+    sentences = [line for line in lines if line]
+    if not sentences:
+        raise UserError(f"--filler {path} is empty; give a text file with a sentence on each line")
+    return sentences
 
 
 class Filler:
-    """Sentences in a random order, again and again, up to as many tokens as are asked for."""
+    """Sentences in random order, repeated until there are enough tokens."""
 
     def __init__(self, sentences: Sequence[str], tokenizer: Tokenizer):
         self.sentences, self._tokenizer = sentences, tokenizer
@@ -65,24 +66,26 @@ class Filler:
         return self._tokenizer.encode(text, add_special_tokens=False).offsets
 
     def pad(self, text: str, place: str, count: int, seed: tuple[int, ...]) -> Padded:
-        """The text with `count` tokens of filler, less what would be half a word. The same seed is
-        the same filler, at every place, and the beginning of a longer one."""
+        """The text with `count` tokens of filler, or fewer, so that no word is cut.
+
+        The same seed gives the same filler at every place, and a longer filler begins with it.
+        """
         begins = [0, *(m.end() for m in _ENDS.finditer(text) if 0 < m.end() < len(text))]
         last = len(begins)
         gaps = {"before": (0,), "after": (last,), "around": (0, last)}.get(place, range(last + 1))
         parts = dict(zip(gaps, self._parts(count, len(gaps), seed), strict=True))
-        made, moved = "", list[tuple[int, int]]()
+        padded, moved = "", list[tuple[int, int]]()
         for i, (begin, end) in enumerate(pairwise([*begins, len(text)])):
             if part := parts.get(i):
-                made += f"{part} "
-            moved.append((begin, len(made) - begin))
-            made += text[begin:end]
-            if parts.get(i + 1) and not made[-1:].isspace():
-                made += " "
-        return Padded(made + parts.get(last, ""), tuple(moved))
+                padded += f"{part} "
+            moved.append((begin, len(padded) - begin))
+            padded += text[begin:end]
+            if parts.get(i + 1) and not padded[-1:].isspace():
+                padded += " "
+        return Padded(padded + parts.get(last, ""), tuple(moved))
 
     def _parts(self, count: int, gaps: int, seed: tuple[int, ...]) -> list[str]:
-        """One filler in as many parts of like length."""
+        """One filler, cut into as many parts of about the same length."""
         order = np.random.default_rng(seed).permutation(len(self.sentences))
         rounds = -(-count // sum(self._tokens)) + 1  # one more: tokens may join where sentences do
         stream = " ".join([self.sentences[int(i)] for i in order] * rounds)
@@ -96,17 +99,17 @@ class Filler:
 
 
 def _whole_words(text: str, end: int) -> int:
-    """The end of the last word that is whole; where no blank tells words apart, as it was."""
+    """The end of the last complete word before `end`; `end` itself where there are no blanks."""
     if end == len(text) or text[end].isspace():
         return end
     return max(text.rfind(" ", 0, end), 0) or end
 
 
 class Padding:
-    """Texts with filler in them that are read to their end."""
+    """Pads texts with filler without exceeding the length that the model reads."""
 
     def __init__(self, tokenizer: Any, sentences: Sequence[str], room: int, seed: int):
-        """room: tokens that the model reads. tokenizer: of transformers; this one is its own."""
+        """room: tokens that the model reads. tokenizer: of transformers; it is copied."""
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -117,40 +120,46 @@ class Padding:
         first, second = (text, None) if isinstance(text, str) else map(_encodable, text)
         return len(self._tokenizer.encode(_encodable(first), second).ids)
 
-    def own_length(self, text: Any) -> int:
-        """Of the text that gets the filler: of a pair the second one."""
-        own = _encodable(last_of(text))
-        return len(self._tokenizer.encode(own, add_special_tokens=False).ids)
+    def padded_length(self, text: Any) -> int:
+        """Tokens of the text that gets the filler: the second one of a pair."""
+        last = _encodable(last_of(text))
+        return len(self._tokenizer.encode(last, add_special_tokens=False).ids)
 
     def fits(self, text: Any, dose: int) -> bool:
-        return 0 < dose * self.own_length(text) <= self.room - self.length(text)
+        """Is there room for filler of `dose` times the length of the text?"""
+        return 0 < dose * self.padded_length(text) <= self.room - self.length(text)
 
     def reached(self, texts: Sequence[Any], padded: Sequence[Any]) -> np.ndarray:
-        """(N,): filler that is there, in lengths of the text."""
-        every = zip(texts, padded, strict=True)
-        return np.array([(self.length(b) - self.length(a)) / self.own_length(a) for a, b in every])
+        """(N,): the filler in padded texts, in lengths of the text."""
+        pairs = zip(texts, padded, strict=True)
+        return np.array(
+            [(self.length(b) - self.length(a)) / self.padded_length(a) for a, b in pairs]
+        )
 
     def pad(self, texts: Sequence[Any], place: str, dose: int) -> list[Padded]:
+        """Pad every text; shorter where the room ends."""
         return [self._pad(text, place, dose, i) for i, text in enumerate(texts)]
 
     def _pad(self, text: Any, place: str, dose: int, number: int) -> Padded:
-        count = min(dose * self.own_length(text), self.room - self.length(text))
+        count = min(dose * self.padded_length(text), self.room - self.length(text))
         while True:  # tokens may join or part where filler and text meet
-            made = self._filler.pad(last_of(text), place, count, (self._seed, number))
-            over = self.length(with_last(text, made.text)) - self.room
+            padded = self._filler.pad(last_of(text), place, count, (self._seed, number))
+            over = self.length(with_last(text, padded.text)) - self.room
             if over <= 0 or count == 0:
-                return made
+                return padded
             count = max(0, count - over)
 
 
 def _encodable(text: str) -> str:
-    """As the model's reader has it (`run/texts.py`): half a surrogate pair is no character."""
+    """As `tasks/tokenize.py` does: half a surrogate pair is no character."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def last_of(text: Any) -> str:
+    """The text itself, or the second text of a pair."""
     return text if isinstance(text, str) else text[-1]
 
 
 def with_last(text: Any, last: str) -> Any:
+    """The text or pair with another last text."""
     return last if isinstance(text, str) else (*text[:-1], last)

@@ -77,8 +77,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     flags += ["--no-answer"] if asked.get("no_answer") else []
     flags += [f"--protect {shlex.quote(str(word))}" for word in inputs.get("protect", ())]
     is_held = settings.get("protect_until") is not None
-    task = TASKS.get(settings["task"])
-    if is_held != (task is not None and task.KEEPS_FIRST):
+    if is_held != TASKS[settings["task"]].KEEPS_FIRST:
         flags.append("--protect-first" if is_held else "--no-protect-first")
     given["seed"] = training["seed"]
     options = [f"--{key} {shlex.quote(str(v))}" for key, v in given.items() if v is not None]
