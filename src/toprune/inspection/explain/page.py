@@ -12,7 +12,7 @@ from toprune.inspection.explain.explanation import (
     verdict,
 )
 from toprune.report.html.shell import escape, page, read_asset
-from toprune.tasks import TASKS
+from toprune.tasks import TASKS, Task
 
 SHADES = 5  # from tokens that are dropped at once to those that stay
 BAR = 40  # height of the first layer's column
@@ -109,7 +109,7 @@ def _tokens(explained: Explained, text: Explanation, window: Window, number: int
 
 def pair_roles(task: str) -> tuple[str, str]:
     """What the two texts of a pair are called."""
-    return TASKS[task].PAIR_ROLES or ("first text", "second text")
+    return TASKS.get(task, Task).PAIR_ROLES or ("first text", "second text")
 
 
 def _by_part(text: Explanation, window: Window) -> Iterator[list[Piece]]:

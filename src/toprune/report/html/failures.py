@@ -13,8 +13,7 @@ from toprune.report.html.parts import (
     table,
     words,
 )
-from toprune.tasks import TASKS
-from toprune.tasks.base import Task
+from toprune.tasks import TASKS, Task
 
 Report = dict[str, Any]
 SHOWN = 20  # classes in the chart, those that moved most

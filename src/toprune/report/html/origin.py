@@ -7,7 +7,7 @@ from typing import Any
 from toprune.data.presets import preset_name
 from toprune.report.html.parts import command, facts, paragraph, words
 from toprune.report.html.shell import escape
-from toprune.tasks import TASKS
+from toprune.tasks import TASKS, Task
 
 Report = dict[str, Any]
 
@@ -77,7 +77,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     flags += ["--no-answer"] if asked.get("no_answer") else []
     flags += [f"--protect {shlex.quote(str(word))}" for word in inputs.get("protect", ())]
     is_held = settings.get("protect_until") is not None
-    if is_held != TASKS[settings["task"]].KEEPS_FIRST:
+    if is_held != TASKS.get(settings["task"], Task).KEEPS_FIRST:
         flags.append("--protect-first" if is_held else "--no-protect-first")
     given["seed"] = training["seed"]
     options = [f"--{key} {shlex.quote(str(v))}" for key, v in given.items() if v is not None]
