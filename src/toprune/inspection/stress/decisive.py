@@ -79,7 +79,9 @@ def decide(
     finally:
         detach(model)
     names = class_names(model.config)
-    answers = task.predictions(outputs, rows, reading.texts, None if names is None else tuple(names))
+    answers = task.predictions(
+        outputs, rows, reading.texts, None if names is None else tuple(names)
+    )
     classes = [one["label"] if "label" in one else tuple(one["labels"]) for one in answers]
     return Decisions(classes, kept, entering)
 
