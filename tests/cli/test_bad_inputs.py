@@ -110,7 +110,7 @@ PRUNE: dict[str, tuple[dict[str, Any], str]] = {
     "bert as decoder": ({"model": _decoder}, "is_decoder=False"),
     "unknown architecture": ({"model": _unknown}, "roberta"),
     "no trained head": ({"model": _headless}, "toprune finetune"),
-    "broken weights": ({"model": _broken}, "load them anew"),
+    "broken weights": ({"model": _broken}, "download them again"),
     "head for classes": ({"task": "regress"}, "use the task classify"),
     "head for a number": (
         {"model": lambda p: save_model(p / "one", make_model(num_labels=1))},

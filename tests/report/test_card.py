@@ -109,7 +109,7 @@ def test_one_line_where_it_cannot_be(
     monkeypatch.setattr(Hub, "error", ConnectionError("no way\nto the hub"))
     with pytest.raises(UserError, match="cannot push to me/small: no way to the hub"):
         push(bundle, "me/small")
-    with pytest.raises(UserError, match="say owner/name"):
+    with pytest.raises(UserError, match="give owner/name"):
         push(bundle, "small")
     with pytest.raises(UserError, match="no pruned bundle"):
         push(tmp_path, "me/small")

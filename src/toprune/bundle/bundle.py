@@ -1,4 +1,4 @@
-"""The artefact on disk: an ordinary Hugging Face model directory plus plan.json, report.json and
+"""A bundle on disk: an ordinary Hugging Face model directory plus plan.json, report.json and
 report.html."""
 
 import json
@@ -18,8 +18,8 @@ from toprune.report.html.files import write_report
 from toprune.run.manifest import MAX_LENGTH
 from toprune.tasks import Embed, Task, task_for
 
-# What is read of a report beside its page: how the model reads texts and what it says of them.
-USED: dict[str, type] = {
+# Entries of report.json that are read again: how the model reads texts, and what it is for.
+ENTRIES: dict[str, type] = {
     "task": str,
     "task_settings": dict,
     "max_length": int,
@@ -30,10 +30,10 @@ USED: dict[str, type] = {
 
 @dataclass
 class Bundle:
-    """A pruned model, or with no plan a dense one. Stock transformers loads the directory too."""
+    """A pruned model, or a dense one without a plan. Stock transformers loads the directory too."""
 
     model: Any
-    tokenizer: Any  # of a model of images, `Images`
+    tokenizer: Any  # `Images` for a model of images
     plan: Plan | None
     report: dict[str, Any]
 
@@ -42,6 +42,11 @@ class Bundle:
         return task_for(self.report, self.model.config)
 
     def save(self, folder: str | Path) -> None:
+        """Write the directory.
+
+        Args:
+            folder: created if it does not exist; files of the same names are overwritten.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         from safetensors import SafetensorError
@@ -50,11 +55,11 @@ class Bundle:
             self.model.save_pretrained(folder)
         except SafetensorError as error:  # what an OSError becomes on its way through Rust
             raise UserError(f"cannot write weights into {folder} ({error})") from error
-        for weights in folder.glob("*.safetensors"):  # written for the owner's eyes alone; a bundle
-            shutil.copymode(folder / "config.json", weights)  # is served by another user
+        for weights in folder.glob("*.safetensors"):  # written for the owner alone, but a bundle is
+            shutil.copymode(folder / "config.json", weights)  # often served by another user
         self.tokenizer.save_pretrained(folder)
         if not isinstance(self.tokenizer, Images):
-            self._settle_tokenizer(folder / "tokenizer_config.json")
+            self._complete_tokenizer(folder / "tokenizer_config.json")
         task: Any = self.task
         if task.POOLS:
             from toprune.models.families import max_positions, sizes_of
@@ -68,12 +73,13 @@ class Bundle:
             card = model_card(folder, self.report)
             (folder / CARD).write_text(card, encoding="utf-8", newline="\n")
 
-    def _settle_tokenizer(self, path: Path) -> None:
-        """Say what others would guess differently: optimum and sentence-transformers read bundles
-        with transformers 4, which has other defaults, and all cut texts where this file says."""
+    def _complete_tokenizer(self, path: Path) -> None:
+        """Write down what other libraries would guess differently: optimum and
+        sentence-transformers read bundles with transformers 4, which has other defaults, and all of
+        them cut texts at the length in this file."""
         config = json.loads(path.read_text(encoding="utf-8"))
-        if config.get("tokenizer_class") == "TokenizersBackend":  # of transformers 5 alone
-            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class, and in both
+        if config.get("tokenizer_class") == "TokenizersBackend":  # only in transformers 5
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class, in 4 and 5
         config["model_input_names"] = self.tokenizer.model_input_names
         if "max_length" in self.report:
             config["model_max_length"] = self.report["max_length"]
@@ -82,10 +88,15 @@ class Bundle:
 
     @classmethod
     def load(cls, folder: str | Path, task: str | None = None) -> "Bundle":
-        """Read a bundle, or any fine-tuned model directory; the plan must be for this model.
+        """Read a bundle, or any fine-tuned model directory.
 
-        task: what a directory without a report is for, where its head does not tell: a ranker and
-        a regressor both have one output.
+        Args:
+            folder: the directory. Its plan, if there is one, must fit its model.
+            task: name of the task, for a directory without a report whose head is ambiguous: a
+                ranker and a regressor both have one output.
+
+        Returns:
+            The bundle, its model in eval mode and without the plan attached.
         """
         from toprune.models.checks import check_directory, check_finite, check_vocabulary
         from toprune.models.families import family_of
@@ -114,19 +125,22 @@ class Bundle:
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The report of a directory. Of one that sentence-transformers wrote, what its files say; else
-    empty where there is none."""
+    """Read and check report.json.
+
+    Returns:
+        The report. Without the file: what the settings of sentence-transformers say, or {}.
+    """
     path = folder / "report.json"
-    if not path.exists() and (told := read_pooling(folder)) is not None:
+    if not path.exists() and (settings := read_pooling(folder)) is not None:
         length = read_max_length(folder)
-        about = {} if length is None else {"max_length": length}
-        return {"task": Embed.NAME, "task_settings": told} | about
+        limit = {} if length is None else {"max_length": length}
+        return {"task": Embed.NAME, "task_settings": settings} | limit
     report = read_json(path) if path.exists() else {}
     if not isinstance(report, dict):
         raise UserError(f"{path} is not a report: a JSON object is expected")
-    for name, kind in USED.items():
-        if name in report and type(report[name]) is not kind:
-            raise UserError(f"{path}: {name} must be {kind.__name__}, not {report[name]!r}")
+    for name, expected in ENTRIES.items():
+        if name in report and type(report[name]) is not expected:
+            raise UserError(f"{path}: {name} must be {expected.__name__}, not {report[name]!r}")
     if not 1 <= report.get("max_length", 1) <= MAX_LENGTH:
         raise UserError(f"{path}: max_length must be 1 to {MAX_LENGTH}")
     return report

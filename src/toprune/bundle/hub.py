@@ -1,5 +1,7 @@
-"""A bundle to the hub: model card, plan, report and ONNX files beside the weights; the user's own
-texts, of which the report shows some, only if they are asked to come along."""
+"""Push a bundle to the hub: model card, plan, report and ONNX files beside the weights.
+
+The report shows some of the user's texts. They are uploaded only if the user requests it.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,8 @@ from toprune.report.card import CARD
 from toprune.report.html.files import HTML, JSON
 from toprune.report.html.report import report_page
 
-PRIVATE = ("*.partial/*", ".*", JSON, HTML)  # unfinished work and drafts; the last two go apart
+# Unfinished work and drafts; and the report, which is uploaded apart without private data.
+NOT_UPLOADED = ("*.partial/*", ".*", JSON, HTML)
 
 
 def push(
@@ -22,20 +25,29 @@ def push(
     examples: bool = False,
     token: str | None = None,
 ) -> str:
-    """Upload a bundle to a model repository, which is made if it is not there; returns its
-    address. examples: also the texts in its report. Who may do so is known from `hf auth login`,
-    HF_TOKEN, or `token`."""
+    """Upload a bundle to a model repository, which is created if it does not exist.
+
+    Args:
+        folder: the bundle.
+        repo: owner/name.
+        private: whether a new repository is private.
+        examples: also upload the texts in its report.
+        token: of the hub; by default the one of `hf auth login` or HF_TOKEN.
+
+    Returns:
+        The address of the repository.
+    """
     folder = Path(folder)
     report = read_report(folder)
     if not (folder / CARD).is_file() or "budget" not in report:
         raise UserError(f"{folder} is no pruned bundle; give the directory that prune wrote")
     if repo.count("/") != 1:
-        raise UserError(f"{repo!r} names no repository; say owner/name")
+        raise UserError(f"{repo!r} is not the name of a repository; give owner/name")
     try:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError as error:
-        raise UserError("pushing needs the hub's library; pip install 'toprune[train]'") from error
+        raise UserError("to push, pip install 'toprune[train]'") from error
     api = HfApi(token=token)
     try:
         address = api.create_repo(repo, private=private, exist_ok=True)
@@ -43,10 +55,13 @@ def push(
             repo_id=repo,
             folder_path=folder,
             commit_message="toprune: pruned model with its report",
-            ignore_patterns=list(PRIVATE),
+            ignore_patterns=list(NOT_UPLOADED),
         )
-        shown = public_report(report, examples=examples)
-        for name, text in ((JSON, json.dumps(shown, indent=1) + "\n"), (HTML, report_page(shown))):
+        public = public_report(report, examples=examples)
+        for name, text in (
+            (JSON, json.dumps(public, indent=1) + "\n"),
+            (HTML, report_page(public)),
+        ):
             api.upload_file(path_or_fileobj=text.encode(), path_in_repo=name, repo_id=repo)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         line = " ".join(str(error).split()) or type(error).__name__
@@ -55,11 +70,11 @@ def push(
 
 
 def public_report(report: dict[str, Any], *, examples: bool) -> dict[str, Any]:
-    """The examples whose answer changed are the user's, and so is the tree of their disk."""
-    shown = dict(report)
-    if "changed" in shown and not examples:
-        shown["changed"] = shown["changed"] | {"examples": []}
-    if "inputs" in shown:
-        paths = {k: Path(v).name for k, v in shown["inputs"].items() if k in ("model", "data")}
-        shown["inputs"] = shown["inputs"] | paths
-    return shown
+    """Remove what is private: directories of the user's disk, and texts unless `examples`."""
+    public = dict(report)
+    if "changed" in public and not examples:
+        public["changed"] = public["changed"] | {"examples": []}
+    if "inputs" in public:
+        paths = {k: Path(v).name for k, v in public["inputs"].items() if k in ("model", "data")}
+        public["inputs"] = public["inputs"] | paths
+    return public

@@ -1,9 +1,9 @@
-"""Model directories that come from elsewhere: what is looked at before transformers reads them.
+"""Checks on model directories from untrusted sources, run before transformers reads them.
 
 transformers opens the files that a config names, asks the user whether code of the directory may
 run, and builds whatever sizes it reads. So names must be of files inside, code is never run
-(`trust_remote_code=False` in `models.py`), pickles are never read (`use_safetensors=True`), and a
-model that is out of all proportion to its weights is refused before it is built.
+(`trust_remote_code=False` in `load.py`), pickles are never read (`use_safetensors=True`), and a
+model that is far too large for its weights is refused before it is built.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,13 +16,13 @@ from toprune.errors import UserError
 from toprune.io.untrusted import check_links, inside, read_json
 from toprune.plan.plan import MAX_LAYERS
 
-# Entries by which a file names others, which transformers opens.
-NAMING = {
+# Entries of a file that name other files, which transformers opens.
+FILE_ENTRIES = {
     "config.json": ("configuration_files", "transformers_weights"),
     "tokenizer_config.json": ("fast_tokenizer_files",),
     "model.safetensors.index.json": ("weight_map",),
 }
-# Counts of the config for which something is made one by one before any weights are read.
+# Counts in the config and their limits: transformers builds so many parts before it reads weights.
 COUNTS = {
     "num_hidden_layers": MAX_LAYERS,
     "n_layers": MAX_LAYERS,
@@ -31,89 +31,97 @@ COUNTS = {
     "num_labels": 1 << 20,
 }
 SPARE = 1 << 26  # numbers that a model may have beyond the bytes of its files: a new head, a pooler
-LARGEST = 1e6  # of a weight; sums of products of a thousand such are still numbers in 32 bits
-ANEW = "get the model anew"
+MAX_WEIGHT = 1e6  # sums of a thousand products of such weights are still finite in 32 bits
+ADVICE = "get a new copy of the model"
 
 
 def check_directory(folder: Path) -> None:
-    """Nothing that is opened later lies outside of the directory."""
+    """Refuse a directory from which a file outside of it would be opened later."""
     check_links(folder)
     if (folder / "adapter_config.json").exists():  # it names a base model, anywhere
         raise UserError(
             f"{folder} holds an adapter (adapter_config.json); merge it into its model first"
         )
-    for name, entries in NAMING.items():
+    for name, entries in FILE_ENTRIES.items():
         if (folder / name).exists():
-            told = read_object(folder / name)
-            for named in _names(told.get(entry) for entry in entries):
-                inside(folder, named)
+            content = read_object(folder / name)
+            for file_name in _names(content.get(entry) for entry in entries):
+                inside(folder, file_name)
 
 
 def check_config(folder: Path) -> None:
-    """Counts that can be, before anything is made of them."""
+    """Refuse impossible counts in config.json, before anything is built from them."""
     if not (folder / "config.json").exists():
-        return  # transformers says what is missing
+        return  # transformers reports what is missing
     config = read_object(folder / "config.json")
-    for name, most in COUNTS.items():
+    for name, limit in COUNTS.items():
         count = config.get(name)
-        if isinstance(count, int) and not 0 <= count <= most:
-            raise UserError(f"{folder / 'config.json'}: {name} is {count}, not 0 to {most}; {ANEW}")
+        if isinstance(count, int) and not 0 <= count <= limit:
+            where = folder / "config.json"
+            raise UserError(f"{where}: {name} is {count}, not 0 to {limit}; {ADVICE}")
     attention = config.get("attn_implementation") or config.get("_attn_implementation")
     if attention is not None and "/" in str(attention):
         raise UserError(
-            f"{folder / 'config.json'} asks for code of the hub ({attention}); remove that line"
+            f"{folder / 'config.json'} requests code from the hub ({attention}); remove that line"
         )
 
 
-def check_size(folder: Path, make: Callable[[Any], Any], config: Any) -> None:
-    """Does the model that `make` makes of the config have no more numbers than its files have
-    bytes? Without this, one digit more in a config takes all memory."""
+def check_size(folder: Path, build: Callable[[Any], Any], config: Any) -> None:
+    """Refuse a config whose model has more numbers than its files have bytes: without this check,
+    one more digit in a config takes all memory.
+
+    Args:
+        folder: with the weights.
+        build: makes a model of the config.
+        config: of transformers.
+    """
     with torch.device("meta"):
-        told = sum(weight.numel() for weight in make(config).parameters())
-    there = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    if told > there + SPARE:
+        numbers = sum(weight.numel() for weight in build(config).parameters())
+    file_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if numbers > file_bytes + SPARE:
         raise UserError(
-            f"config.json in {folder} describes a model of {told} numbers, but its weights have "
-            f"{there} bytes; {ANEW}"
+            f"config.json in {folder} describes a model of {numbers} numbers, but its weights have "
+            f"{file_bytes} bytes; {ADVICE}"
         )
 
 
 def check_finite(model: Any, source: str | Path) -> None:
-    """Refuse weights that are no numbers, or so large that what they make is none.
+    """Refuse weights that are NaN or infinite, or so large that their products would be.
 
-    Where is the cheapest place to look? Not at the answer alone. In the ONNX graph a state that is
-    NaN spreads, softmax takes it to all who attend, and reaches the answer, which is checked
-    (`Runner`, `evaluation.finite`). But a probe or a predictor that is NaN ranks clean states at
-    random, and torch's fused attention reads a row of nothing but NaN as a token that sees nobody:
-    zeros, and an answer like any other. So a plan's numbers are checked when it is read
-    (`plan.MAX_WEIGHT`), weights here, once, which is before they go into a graph, too, and scores
-    where torch ranks by them (`Follow`), which is nothing beside a layer. The graph has no check
-    of its own: it would be paid for in every layer of every call.
+    A check of the outputs alone is not enough. In the ONNX graph a NaN state spreads: softmax
+    carries it to all tokens that attend to it, and it reaches the output, which is checked
+    (`Runner`, `evaluation.finite`). But a NaN probe or predictor ranks clean states at random, and
+    torch's fused attention treats a row of only NaN as a token that sees no other: it returns
+    zeros, and the output looks like any other. So a plan's numbers are checked when it is read
+    (`plan.MAX_WEIGHT`), weights here, once, before they go into a graph, and scores where torch
+    ranks by them (`Follow`), which costs nothing beside a layer. The graph itself has no check,
+    because every layer of every call would pay for it.
     """
     for name, weight in model.named_parameters():
         if weight.numel() == 0:
             continue
-        low, high = weight.detach().aminmax()  # NaN if one of them is
-        if not (low >= -LARGEST and high <= LARGEST):
-            raise UserError(f"{name} in {source} is not a number (NaN or infinite); {ANEW}")
+        low, high = weight.detach().aminmax()  # NaN if any weight is
+        if not (low >= -MAX_WEIGHT and high <= MAX_WEIGHT):
+            raise UserError(f"{name} in {source} is not a number (NaN or infinite); {ADVICE}")
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
-    """Every token that can come must have a row in the model's table."""
+    """Refuse a tokenizer with token ids that have no row in the model's embedding table."""
     rows = model.get_input_embeddings().weight.shape[0]
-    most = max(tokenizer.get_vocab().values(), default=-1)
-    if most >= rows:
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= rows:
         raise UserError(
-            f"the tokenizer has the token id {most}, the model's table ends at {rows - 1}; "
+            f"the tokenizer has the token id {largest}, the model's table ends at {rows - 1}; "
             "save the model with its own tokenizer"
         )
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    found = read_json(path, ANEW)
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is not a JSON object; {ANEW}")
-    return found
+    """Read a JSON object, and refuse a file that holds anything else."""
+    content = read_json(path, ADVICE)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object; {ADVICE}")
+    return content
 
 
 def _names(entries: Iterable[Any]) -> Iterator[str]:

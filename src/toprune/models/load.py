@@ -1,4 +1,4 @@
-"""Loading a model with the head of its task, and its tokenizer; one clear line when that fails."""
+"""Load a model with the head of its task, and its tokenizer; errors are one clear line."""
 
 import hashlib
 from pathlib import Path
@@ -24,7 +24,17 @@ SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True}  # 
 
 
 def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool = False) -> Any:
-    """A model whose head fits the task; `new_head` gives it one when it has none (fine-tuning)."""
+    """Load a model whose head fits the task.
+
+    Args:
+        source: a directory, a hub id, or a model object, which is returned as it is.
+        task: what the head is for.
+        examples: the head must fit their labels.
+        new_head: give the model a new head, for fine-tuning.
+
+    Returns:
+        A transformers model.
+    """
     if not isinstance(source, str | Path):
         family_of(source)
         task.check_head(source.config, examples)
@@ -33,7 +43,7 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
     head: dict[str, Any] = {}
     if new_head:
         head = {"num_labels": task.num_outputs(examples)} | task.head(examples)
-        # Names of the data, or none: those of an old head mean nothing now.
+        # The names in the data, or none: the names of an old head mean nothing now.
         names = examples.label_names or [f"LABEL_{i}" for i in range(head["num_labels"])]
         head["id2label"] = dict(enumerate(names))
         head["label2id"] = {name: i for i, name in enumerate(names)}
@@ -44,21 +54,31 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
 
 
 def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
-    """A model from disk or hub; without `head`, a new one, it must have its own."""
+    """Read a model from disk or from the hub.
+
+    Args:
+        source: a directory or a hub id.
+        task: what the head is for.
+        head: entries of the config for a new head. Without them the model must have a trained one.
+
+    Returns:
+        A transformers model in float32.
+    """
     config = read_config(source)
-    kind, how, shape = auto_class(task, config), dict(head), shape_of(config)
+    model_class, options, shape = auto_class(task, config), dict(head), shape_of(config)
     if shape is not None:
-        kind = _slim(kind, config, shape)
-        how["ignore_mismatched_sizes"] = True  # they are looked at below
-    with whatever(f"cannot read the weights in {source} ({{}}); save or load them anew"):
+        model_class = _slim_class(model_class, config, shape)
+        options["ignore_mismatched_sizes"] = True  # `_check_shape` looks at them
+    with whatever(f"cannot read the weights in {source} ({{}}); save or download them again"):
         if Path(source).is_dir():
-            check_size(Path(source), kind.from_config if shape is None else kind, config)
-        model, info = kind.from_pretrained(
-            str(source), output_loading_info=True, dtype=torch.float32, **SAFE, **how
+            build = model_class.from_config if shape is None else model_class
+            check_size(Path(source), build, config)
+        model, info = model_class.from_pretrained(
+            str(source), output_loading_info=True, dtype=torch.float32, **SAFE, **options
         )
     family_of(model)
     if shape is not None:
-        model.__class__ = kind.__base__
+        model.__class__ = model_class.__base__
         _check_shape(source, model, info, new_head=bool(head))
     if task.POOLS:
         model.pooler = None  # a layer for pre-training; vectors are pooled without weights
@@ -71,45 +91,52 @@ def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
     return model
 
 
-def _slim(kind: Any, config: Any, shape: Shape) -> Any:
-    """The class of transformers for this config, but for modules that are cut to the shape as soon
-    as they are there: weights of that shape can then be loaded as ever."""
+def _slim_class(auto: Any, config: Any, shape: Shape) -> Any:
+    """Subclass the class of transformers for this config: its modules are cut to the shape when
+    they are built, so that weights of that shape can be loaded as usual."""
     with torch.device("meta"):
-        stock: Any = type(kind.from_config(config))
+        stock: Any = type(auto.from_config(config))
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         stock.__init__(self, *args, **kwargs)
         cut_to(self, family_of(self), shape)
 
-    own = {"__init__": init, "__module__": stock.__module__}
-    return type(stock.__name__, (stock,), own)
+    members = {"__init__": init, "__module__": stock.__module__}
+    return type(stock.__name__, (stock,), members)
 
 
 def _check_shape(source: str | Path, model: Any, info: Any, *, new_head: bool) -> None:
-    """The config says what a slim model's weights are like; do they? Those of an old head may be
-    of any size where a new one is wanted."""
-    inside = f"{model.base_model_prefix}."
-    for name, found, told in sorted(info["mismatched_keys"]):
-        if not new_head or name.startswith(inside):
+    """Refuse a slim model whose weights have other sizes than its config. The weights of an old
+    head may have any size if a new head replaces it."""
+    encoder = f"{model.base_model_prefix}."
+    for name, actual, expected in sorted(info["mismatched_keys"]):
+        if not new_head or name.startswith(encoder):
             raise UserError(
                 f"{ENTRY} in the config of {source} does not fit its weights: {name} is "
-                f"{tuple(found)} there, not {tuple(told)}; get the model anew"
+                f"{tuple(actual)} there, not {tuple(expected)}; get a new copy of the model"
             )
 
 
 def config_of(source: Source) -> Any:
+    """Return the config of a model object, or read it from a directory or the hub."""
     return read_config(source) if isinstance(source, str | Path) else source.config
 
 
 def load_tokenizer(source: Source) -> Any:
-    """The tokenizer beside a model; of an object, the one from where it was loaded. Of a model of
-    images, what prepares these."""
+    """Load the tokenizer that is stored with a model.
+
+    Args:
+        source: a directory, a hub id, or a model object that was loaded from one of these.
+
+    Returns:
+        A tokenizer of transformers; for a model of images, the `Images` that prepares them.
+    """
     config = config_of(source)
     if not isinstance(source, str | Path):
         source = source.name_or_path
         if not source:
             raise UserError(
-                "a model object that was not loaded from anywhere: give tokenizer=, too"
+                "this model object was not loaded from a directory or the hub; pass tokenizer="
             )
     if family_named(config).images:
         return _load_images(source, config)
@@ -121,24 +148,24 @@ def load_tokenizer(source: Source) -> Any:
 
 
 def _load_images(source: str | Path, config: Any) -> Images:
-    with whatever(f"no {PLACE} in {source} ({{}}); save the image processor there, too"):
+    with whatever(f"no {PLACE} in {source} ({{}}); save the image processor there too"):
         path = cached_file(str(source), PLACE)
     return check_images(Images.load(Path(str(path)), max_positions(config)), config)
 
 
 def check_images(images: Images, config: Any) -> Images:
-    """As they are, if the model can read them."""
-    made, read = (3, images.height, images.width), image_shape(config)
-    if made != read:
+    """Return the image processor, if the model can read its images."""
+    prepared, expected = (3, images.height, images.width), image_shape(config)
+    if prepared != expected:
         raise UserError(
-            f"{PLACE} makes images of (channels, height, width) {made}, the model reads {read}; "
-            "save the processor that the model was trained with"
+            f"{PLACE} makes images of (channels, height, width) {prepared}, the model reads "
+            f"{expected}; save the processor that the model was trained with"
         )
     return images
 
 
 def read_config(source: str | Path) -> Any:
-    """The config first: a wrong architecture is refused before gigabytes are read."""
+    """Read the config of a model, and refuse a wrong architecture before gigabytes are read."""
     looks_local = isinstance(source, Path) or str(source).startswith((".", "/", "~"))
     if looks_local and not Path(source).expanduser().is_dir():
         raise UserError(f"there is no model directory {source}; give a directory or a hub id")
@@ -147,12 +174,12 @@ def read_config(source: str | Path) -> Any:
     known = f"give a directory or a hub id of: {', '.join(FAMILIES)}"
     with whatever(f"cannot read a model from {source} ({{}}); {known}"):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-    family_named(config)  # or one line that says which are known
+    family_named(config)  # refuses unknown architectures
     return config
 
 
 def fingerprint(model: Any) -> str:
-    """Of the weights as they are: a run must not be resumed with another model."""
+    """Hash the weights: a run must not be resumed with another model."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())

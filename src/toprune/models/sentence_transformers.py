@@ -10,51 +10,60 @@ from toprune.io.untrusted import inside, read_json
 if TYPE_CHECKING:
     from toprune.tasks.embed import Embed
 
-FLAG = "pooling_mode_"  # before 6.0 each kind of pooling had a flag of its own
-KINDS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
+FLAG = "pooling_mode_"  # before 6.0 each pooling had a flag, such as pooling_mode_cls_token
+POOLING = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
 HOME = "sentence_transformers.models"  # where every version finds its modules
 
 
 def read_pooling(folder: str | Path) -> dict[str, Any] | None:
-    """The settings of `Embed` that a sentence-transformers directory asks for; None: it is none.
+    """Read how a sentence-transformers directory makes its vectors.
 
-    What would be lost without a word, another pooling or a layer behind it, is refused.
+    Another pooling, or a layer after it, is refused: it would be lost without notice.
+
+    Returns:
+        Settings of `Embed`; None if sentence-transformers did not write the directory.
     """
     folder = Path(folder)
     if not (folder / "modules.json").is_file():
         return None
-    told = _read(folder / "modules.json", list)
-    modules: list[Any] = [module if isinstance(module, dict) else {} for module in told]
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
-    odd = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
-    if odd or kinds.count("Pooling") != 1:
+    content = _read(folder / "modules.json", list)
+    modules: list[Any] = [module if isinstance(module, dict) else {} for module in content]
+    names = [str(module.get("type")).rpartition(".")[2] for module in modules]
+    unknown = [name for name in names if name not in ("Transformer", "Pooling", "Normalize")]
+    if unknown or names.count("Pooling") != 1:
         raise UserError(
-            f"{folder} makes its vectors by {', '.join(kinds)}; known is an encoder, one pooling "
-            "(mean or cls) and perhaps Normalize: use a model of that kind"
+            f"{folder} makes its vectors by {', '.join(names)}; use a model with an encoder, one "
+            "pooling (mean or cls) and at most Normalize after it"
         )
-    path = inside(folder, f"{modules[kinds.index('Pooling')].get('path')}/config.json")
-    return {"pooling": _kind(_read(path, dict), path), "normalize": "Normalize" in kinds}
+    path = inside(folder, f"{modules[names.index('Pooling')].get('path')}/config.json")
+    return {"pooling": _pooling(_read(path, dict), path), "normalize": "Normalize" in names}
 
 
 def read_max_length(folder: str | Path) -> int | None:
-    """How many tokens a sentence-transformers directory reads of a text, where it says so."""
+    """Read the maximum length from a sentence-transformers directory; None if it has none."""
     path = Path(folder) / "sentence_bert_config.json"
-    found = _read(path, dict).get("max_seq_length") if path.is_file() else None
-    return found if type(found) is int and found > 0 else None
+    length = _read(path, dict).get("max_seq_length") if path.is_file() else None
+    return length if type(length) is int and length > 0 else None
 
 
 def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: int) -> None:
     """Make a saved encoder a directory that `sentence_transformers.SentenceTransformer` opens.
 
-    The older of two spellings, which every version reads. width: numbers per vector.
+    It uses the older of two formats, which every version reads.
+
+    Args:
+        folder: with the saved encoder.
+        embed: the task.
+        width: numbers per vector.
+        max_length: tokens per text.
     """
     folder = Path(folder)
     layers = {"Transformer": "", "Pooling": "1_Pooling"}
     if embed.normalize:
         layers["Normalize"] = "2_Normalize"  # has no settings, so no folder either
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{HOME}.{kind}"}
-        for i, (kind, path) in enumerate(layers.items())
+        {"idx": i, "name": str(i), "path": path, "type": f"{HOME}.{name}"}
+        for i, (name, path) in enumerate(layers.items())
     ]
     pooling = {
         "word_embedding_dimension": width,
@@ -78,25 +87,25 @@ def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: in
     _write(folder / "config_sentence_transformers.json", about)
 
 
-def _kind(config: dict[str, Any], path: Path) -> str:
-    """ "mean" or "cls", of a Pooling module's settings, old or new."""
-    found = config.get("pooling_mode")
-    if found is None:
-        found = [key.removeprefix(FLAG) for key in config if key.startswith(FLAG) and config[key]]
-    names = found if isinstance(found, list) else [found]
-    if len(names) != 1 or str(names[0]) not in KINDS:
+def _pooling(config: dict[str, Any], path: Path) -> str:
+    """Return "mean" or "cls" from a Pooling module's settings in the old or the new format."""
+    mode = config.get("pooling_mode")
+    if mode is None:
+        mode = [key.removeprefix(FLAG) for key in config if key.startswith(FLAG) and config[key]]
+    names = mode if isinstance(mode, list) else [mode]
+    if len(names) != 1 or str(names[0]) not in POOLING:
         raise UserError(
-            f"{path} asks for pooling by {' and '.join(map(str, names)) or 'nothing'}; "
-            "known are mean and cls: use a model with one of them"
+            f"{path} requests pooling by {' and '.join(map(str, names)) or 'nothing'}; "
+            "use a model that pools by mean or cls"
         )
-    return KINDS[names[0]]
+    return POOLING[names[0]]
 
 
-def _read(path: Path, kind: type) -> Any:
-    found = read_json(path, "copy the model anew")
-    if not isinstance(found, kind):
-        raise UserError(f"{path} is not of a sentence-transformers model; copy the model anew")
-    return found
+def _read(path: Path, expected: type) -> Any:
+    content = read_json(path, "copy the model again")
+    if not isinstance(content, expected):
+        raise UserError(f"{path} is not of a sentence-transformers model; copy the model again")
+    return content
 
 
 def _write(path: Path, content: Any) -> None:
