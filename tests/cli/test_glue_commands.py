@@ -17,8 +17,8 @@ from toprune.methods.top import Top
 from toprune.training.settings import Training
 
 
-def report_of(*words: Any) -> dict[str, Any]:
-    return json.loads(succeed(*words, "--json"))
+def report_of(*args: Any) -> dict[str, Any]:
+    return json.loads(succeed(*args, "--json"))
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def test_from_name_to_bundle(place: Path, tmp_path: Path):
     refused(call("eval", small, "--data", place / "SST-2"), "not a file of MRPC")
 
     rows = [{"text": "w1 w2", "text_pair": "w3", "label": i % 2} for i in range(4)]
-    own = tmp_path / "own.jsonl"
-    own.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert report_of("eval", small, "--data", own)["examples"] == 4
+    rows_file = tmp_path / "rows_file.jsonl"
+    rows_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert report_of("eval", small, "--data", rows_file)["examples"] == 4
 
     exported = report_of("export", small, "--data", place / "MRPC")
     onnx = report_of("eval", small, "--data", place / "MRPC", "--runtime", "onnx")
@@ -67,10 +67,10 @@ def test_from_name_to_bundle(place: Path, tmp_path: Path):
 
 
 def test_the_paper_in_the_settings(place: Path, tmp_path: Path):
-    """Seen in the report; what is said on the command line wins."""
-    words = ("prune", "--model", place / "model", "--task", "mrpc", "--data", place / "MRPC")
-    words += ("--budget", "1.5x", "--epochs", 0, "--schedule", "paper")
-    settings = report_of(*words, "--out", tmp_path / "a")["provenance"]["settings"]
+    """The report shows the recipe; options on the command line override it."""
+    args = ("prune", "--model", place / "model", "--task", "mrpc", "--data", place / "MRPC")
+    args += ("--budget", "1.5x", "--epochs", 0, "--schedule", "paper")
+    settings = report_of(*args, "--out", tmp_path / "a")["provenance"]["settings"]
     assert (settings["schedule"], settings["score"]) == ("paper", "received")
     assert settings["training"]["lr"] == 2e-5
     assert settings["training"]["sparsity_warmup"] == 0.75
@@ -79,7 +79,7 @@ def test_the_paper_in_the_settings(place: Path, tmp_path: Path):
         "lagrangian",
     )
     more = ("--score", "probe", "--lr", 3e-5, "--bins", 10, "--first-layer", 0)
-    settings = report_of(*words, *more, "--out", tmp_path / "b")["provenance"]["settings"]
+    settings = report_of(*args, *more, "--out", tmp_path / "b")["provenance"]["settings"]
     assert settings["score"] == "probe"
     assert settings["training"]["lr"] == 3e-5
     assert (settings["method_settings"]["bins"], settings["method_settings"]["first"]) == (10, 0)
@@ -87,19 +87,19 @@ def test_the_paper_in_the_settings(place: Path, tmp_path: Path):
 
 
 def test_the_epochs_of_the_paper(place: Path, monkeypatch: pytest.MonkeyPatch):
-    """200, or as many as are said; masks are learned in all of them, unless that is said, too."""
+    """200, or as many as requested; all of them learn masks, unless --soft-epochs is given, too."""
     seen: list[dict[str, Any]] = []
 
-    def prune(*words: Any, **how: Any) -> Any:
-        seen.append(how)
+    def prune(*args: Any, **options: Any) -> Any:
+        seen.append(options)
         raise UserError("enough")
 
     monkeypatch.setattr(toprune, "prune", prune)
-    words = ("prune", "--model", "m", "--task", "mrpc", "--budget", "2x", "--out", "o")
+    args = ("prune", "--model", "m", "--task", "mrpc", "--budget", "2x", "--out", "o")
     for more in ((), ("--epochs", 30), ("--epochs", 30, "--soft-epochs", 10)):
-        refused(call(*words, "--schedule", "paper", *more), "enough")
-    refused(call(*words), "enough")
-    epochs = [(how["training"].soft_epochs, how["training"].hard_epochs) for how in seen]
+        refused(call(*args, "--schedule", "paper", *more), "enough")
+    refused(call(*args), "enough")
+    epochs = [(o["training"].soft_epochs, o["training"].hard_epochs) for o in seen]
     assert epochs == [(200, 0), (30, 0), (10, 20), (1, 4)]
     assert seen[-1]["training"] == Training()
     assert seen[-1]["method"] == Top()
@@ -108,8 +108,8 @@ def test_the_epochs_of_the_paper(place: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.slow
 def test_train_by_name(place: Path, tmp_path: Path):
     dense = tmp_path / "dense"
-    words = ("finetune", "--model", place / "model", "--task", "mrpc", "--data", place / "MRPC")
-    report = report_of(*words, "--schedule", "paper", "--epochs", 1, "--out", dense)
+    args = ("finetune", "--model", place / "model", "--task", "mrpc", "--data", place / "MRPC")
+    report = report_of(*args, "--schedule", "paper", "--epochs", 1, "--out", dense)
     assert (report["task"], report["glue"], report["examples"]) == ("classify", "mrpc", 20)
     config = json.loads((dense / "config.json").read_text())
     assert config["id2label"] == {"0": "not_equivalent", "1": "equivalent"}
@@ -121,9 +121,9 @@ def test_train_by_name(place: Path, tmp_path: Path):
     found = toprune.evaluate(dense, place / "MRPC")
     assert found["metrics"] == report["metrics"]
 
-    words = ("prune", "--model", dense, "--task", "mrpc", "--data", place / "MRPC")
-    words += ("--schedule", "paper", "--epochs", 2, "--budget", "1.5x", "--out", tmp_path / "small")
-    report = report_of(*words)
+    args = ("prune", "--model", dense, "--task", "mrpc", "--data", place / "MRPC")
+    args += ("--schedule", "paper", "--epochs", 2, "--budget", "1.5x", "--out", tmp_path / "small")
+    report = report_of(*args)
     assert report["budget"]["executed"]["unpadded"] == pytest.approx(1.5, rel=0.01)
     training = report["provenance"]["settings"]["training"]
     assert (training["soft_epochs"], training["hard_epochs"]) == (2, 0)
@@ -161,24 +161,24 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_head_for_classes(place: Path, tmp_path: Path):
-    words = ("prune", "--model", place / "model", "--task", "stsb", "--data", place / "STS-B")
-    refused(call(*words, "--budget", "2x", "--out", tmp_path / "out"), "use the task classify")
+    args = ("prune", "--model", place / "model", "--task", "stsb", "--data", place / "STS-B")
+    refused(call(*args, "--budget", "2x", "--out", tmp_path / "out"), "use the task classify")
 
 
 @pytest.mark.parametrize("command", ["prune", "finetune"])
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line(case: str, command: str, place: Path, tmp_path: Path):
-    asked, names = BAD[case]
-    given = {"model": place / "model", "data": "MRPC", "task": "mrpc", "out": tmp_path / "out"}
-    given |= {"budget": "2x", "epochs": 0} if command == "prune" else {}
-    given |= asked
-    if given["data"]:
-        given["data"] = place / given["data"]
-    words = [
+    changes, names = BAD[case]
+    options = {"model": place / "model", "data": "MRPC", "task": "mrpc", "out": tmp_path / "out"}
+    options |= {"budget": "2x", "epochs": 0} if command == "prune" else {}
+    options |= changes
+    if options["data"]:
+        options["data"] = place / options["data"]
+    args = [
         word
-        for name, value in given.items()
+        for name, value in options.items()
         if value is not None
         for word in (f"--{name.replace('_', '-')}", value)
     ]
-    refused(call(command, *words), names)
+    refused(call(command, *args), names)
     assert not list(tmp_path.iterdir())

@@ -100,20 +100,20 @@ BAD: dict[str, tuple[list[dict[str, Any]], list[int], str]] = {
 
 
 @pytest.mark.parametrize("task", BAD)
-def test_bad_rows_are_told_or_left_out(task: str):
-    rows, good, told = BAD[task]
+def test_bad_rows_are_named_or_left_out(task: str):
+    rows, good, notes = BAD[task]
     bad = len(rows) - len(good)
     with pytest.raises(UserError) as error:
         load(rows, reads=TASKS[task].READS)
     start, end = ("1 bad row", "correct it") if bad == 1 else (f"{bad} bad rows", "correct them")
-    assert str(error.value).startswith(f"{start}: {told}; {end}, or leave")
+    assert str(error.value).startswith(f"{start}: {notes}; {end}, or leave")
     assert str(error.value).endswith("--skip-bad-rows")
     with pytest.warns(UserWarning, match="left out") as warned:
-        found = load(rows, reads=TASKS[task].READS, skip_bad_rows=True)
-    said = f"{bad} of {len(rows)} rows of the train set are bad and left out: {told}"
-    assert [str(w.message) for w in warned] == [said]
+        sets = load(rows, reads=TASKS[task].READS, skip_bad_rows=True)
+    message = f"{bad} of {len(rows)} rows of the train set are bad and left out: {notes}"
+    assert [str(w.message) for w in warned] == [message]
     # The classes, too, are those of the good rows alone.
-    assert found == load([rows[row] for row in good], reads=TASKS[task].READS)
+    assert sets == load([rows[row] for row in good], reads=TASKS[task].READS)
 
 
 def test_bad_rows_of_several_sets():
@@ -122,9 +122,9 @@ def test_bad_rows_of_several_sets():
     with pytest.raises(UserError, match=f"{message}the test set"):
         load(sets, reads=Classify.READS)
     with pytest.warns(UserWarning, match="1 of 4 rows") as warned:
-        found = load(sets, reads=Classify.READS, skip_bad_rows=True)
+        sets = load(sets, reads=Classify.READS, skip_bad_rows=True)
     assert len(warned) == 2
-    assert {len(examples) for examples in found.values()} == {3}
+    assert {len(examples) for examples in sets.values()} == {3}
 
 
 def test_a_set_of_bad_rows_alone_is_refused():

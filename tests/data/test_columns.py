@@ -24,11 +24,11 @@ from toprune.tasks.classify import Classify
     ],
 )
 def test_guessed_columns(others: str, text: str, pair: str | None, label: str):
-    words = {name: name for name in [*others.split(), text, *filter(None, [pair])]}
-    found = load([words | {label: i} for i in (0, 1)], reads=Classify.READS)["train"]
-    assert found.texts == [text, text]
-    assert found.pairs == (pair and [pair, pair])
-    assert found.labels == [0, 1]
+    row = {name: name for name in [*others.split(), text, *filter(None, [pair])]}
+    examples = load([row | {label: i} for i in (0, 1)], reads=Classify.READS)["train"]
+    assert examples.texts == [text, text]
+    assert examples.pairs == (pair and [pair, pair])
+    assert examples.labels == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_guessed_columns(others: str, text: str, pair: str | None, label: str):
     ],
 )
 def test_guesses_of_the_tasks(task: str, present: str, expected: str):
-    found = choose_columns(Columns(), present.split(), TASKS[task].READS)
-    assert (found.text, found.pair, found.label) == tuple(
+    chosen = choose_columns(Columns(), present.split(), TASKS[task].READS)
+    assert (chosen.text, chosen.pair, chosen.label) == tuple(
         None if name == "-" else name for name in expected.split()
     )
 
 
 def test_half_named_pairs_are_completed():
-    present = ["asked", "context", "passage", "answers"]
-    assert choose_columns(Columns("asked"), present, Answer.READS).pair == "context"
+    present = ["query text", "context", "passage", "answers"]
+    assert choose_columns(Columns("query text"), present, Answer.READS).pair == "context"
     present = ["question", "body", "answers"]
     assert choose_columns(Columns(pair="body"), present, Answer.READS).text == "question"
 

@@ -29,9 +29,9 @@ def test_text_column_missing_in_one_set():
 def test_labels_may_be_missing():
     texts = [{"text": "a"}, {"text": "b"}]
     assert load(texts, reads=Classify.READS)["train"] == Examples(["a", "b"])
-    found = load({"train": ROWS, "test": texts}, reads=Classify.READS)
-    assert found["train"].labels == [0, 1, 1]
-    assert found["test"].labels is None
+    sets = load({"train": ROWS, "test": texts}, reads=Classify.READS)
+    assert sets["train"].labels == [0, 1, 1]
+    assert sets["test"].labels is None
 
 
 # Texts
@@ -39,8 +39,8 @@ def test_labels_may_be_missing():
 
 def test_numbers_are_texts():
     rows = [{"text": 7, "label": 0}, {"text": 1.5, "label": 1}]
-    found = load(rows, reads=Classify.READS)["train"]
-    assert found.texts == ["7", "1.5"]
+    examples = load(rows, reads=Classify.READS)["train"]
+    assert examples.texts == ["7", "1.5"]
 
 
 def test_lists_are_not_texts():
@@ -59,7 +59,7 @@ def test_texts_alone():
     rows = [{"query": "q", "document": "d", "label": 1}]
     assert read_texts(rows, reads=Rank.READS) == [("q", "d")]
     rows = [{"sentence1": "a", "sentence2": "b"}, {"sentence1": "c", "sentence2": "d"}]
-    # each has a vector of its own
+    # both texts of a pair are read alone
     assert read_texts(rows, reads=Embed.READS) == ["a", "c", "b", "d"]
     assert read_texts([{"tokens": ["a", 7], "tags": "broken"}], reads=Tags.READS) == [["a", "7"]]
     rows = [{"text": "a"}, {"text": None}]
@@ -77,7 +77,7 @@ def test_take():
     )
     assert Examples(["a", "b"]).take([1]) == Examples(["b"])
     assert len(examples) == 3
-    words = Examples([["a"], ["b", "c"]], labels=[[0], [1, 0]], label_names=["O", "B"])
-    assert words.take([1]) == Examples([["b", "c"]], labels=[[1, 0]], label_names=["O", "B"])
-    asked = Examples(["q", "r"], ["c", "d"], [[("c", 0)], []], articles=["x", "y"])
-    assert asked.take([1]) == Examples(["r"], ["d"], [[]], articles=["y"])
+    tagged = Examples([["a"], ["b", "c"]], labels=[[0], [1, 0]], label_names=["O", "B"])
+    assert tagged.take([1]) == Examples([["b", "c"]], labels=[[1, 0]], label_names=["O", "B"])
+    questions = Examples(["q", "r"], ["c", "d"], [[("c", 0)], []], articles=["x", "y"])
+    assert questions.take([1]) == Examples(["r"], ["d"], [[]], articles=["y"])

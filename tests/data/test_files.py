@@ -46,8 +46,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def dataset(rows: list[dict[str, Any]], classes: list[str] | None = None) -> datasets.Dataset:
-    made = datasets.Dataset.from_list(rows)
-    return made.cast_column("label", datasets.ClassLabel(names=classes)) if classes else made
+    hub_set = datasets.Dataset.from_list(rows)
+    return hub_set.cast_column("label", datasets.ClassLabel(names=classes)) if classes else hub_set
 
 
 def splits(**parts: datasets.Dataset) -> datasets.DatasetDict:
@@ -155,16 +155,16 @@ def test_objects_of_the_tasks(task: str, make: Any):
 
 
 def test_dataset_with_a_format():
-    made = dataset(ROWS).with_format("numpy")
-    assert load(made, reads=Classify.READS)["train"].labels == [0, 1, 1]
+    hub_set = dataset(ROWS).with_format("numpy")
+    assert load(hub_set, reads=Classify.READS)["train"].labels == [0, 1, 1]
 
 
 def test_dataset_dict_and_mapping(tmp_path: Path):
     expected = {name: Examples(TEXTS, labels=[0, 1, 1]) for name in ("train", "validation", "test")}
-    made = splits(
+    hub_set = splits(
         train=dataset(ROWS), dev=dataset(ROWS), test=dataset(ROWS), unsupervised=dataset(ROWS)
     )
-    assert load(made, reads=Classify.READS) == expected
+    assert load(hub_set, reads=Classify.READS) == expected
     mixed = {"train": ROWS, "val": pd.DataFrame(ROWS), "test": write(tmp_path / "x.csv", ROWS)}
     assert load(mixed, reads=Classify.READS) == expected
 
@@ -236,27 +236,27 @@ def test_directory_that_datasets_knows(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_hub_name_with_config(monkeypatch: pytest.MonkeyPatch):
-    asked = []
+    requests = []
 
     def load_dataset(*names):
-        asked.append(names)
+        requests.append(names)
         return splits(train=dataset(ROWS))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     load("nyu-mll/glue:mrpc", reads=Classify.READS)
     load("stanfordnlp/imdb", reads=Classify.READS)
-    assert asked == [("nyu-mll/glue", "mrpc"), ("stanfordnlp/imdb", None)]
+    assert requests == [("nyu-mll/glue", "mrpc"), ("stanfordnlp/imdb", None)]
 
 
 def test_one_split(tmp_path: Path):
     path = write(tmp_path / "reviews.csv", ROWS)
-    made = splits(train=dataset(ROWS), unsupervised=dataset(ROWS))
+    hub_set = splits(train=dataset(ROWS), unsupervised=dataset(ROWS))
     assert list(load(path, reads=Classify.READS, split="test")) == ["test"]
     assert list(load(path, reads=Classify.READS, split="dev")) == ["validation"]
-    assert list(load(made, reads=Classify.READS, split="train")) == ["train"]
-    assert list(load(made, reads=Classify.READS, split="unsupervised")) == ["unsupervised"]
+    assert list(load(hub_set, reads=Classify.READS, split="train")) == ["train"]
+    assert list(load(hub_set, reads=Classify.READS, split="unsupervised")) == ["unsupervised"]
     with pytest.raises(UserError, match="no test set; the source has: train, unsupervised"):
-        load(made, reads=Classify.READS, split="test")
+        load(hub_set, reads=Classify.READS, split="test")
 
 
 # Bad sources

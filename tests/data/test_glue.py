@@ -20,8 +20,8 @@ def load_glue(name: str, source: Any = None, **options: Any) -> dict[str, Exampl
     return load_preset(GLUE[name], source, reads=TASKS[GLUE[name].task].READS, **options)
 
 
-def plain(found: dict[str, Examples]) -> dict[str, Examples]:
-    return {name: Examples(e.texts, e.pairs, e.labels) for name, e in found.items()}
+def plain(loaded: dict[str, Examples]) -> dict[str, Examples]:
+    return {name: Examples(e.texts, e.pairs, e.labels) for name, e in loaded.items()}
 
 
 # -- official files --------------------------------------------------------------------------------
@@ -31,13 +31,13 @@ def plain(found: dict[str, Examples]) -> dict[str, Examples]:
 def test_official_files(name: str, tmp_path: Path):
     files, expected = OFFICIAL[name]
     folder = write(tmp_path / GLUE[name].title, files)
-    found = load_glue(name, folder)
-    assert plain(found) == expected
+    loaded = load_glue(name, folder)
+    assert plain(loaded) == expected
     names = list(GLUE[name].classes) or None
-    assert all(e.label_names == names for e in found.values())
-    assert load_glue(name, tmp_path) == found  # the folder above
-    assert load_glue(name, str(folder / "train.tsv")) == {"train": found["train"]}
-    for split, examples in found.items():
+    assert all(e.label_names == names for e in loaded.values())
+    assert load_glue(name, tmp_path) == loaded  # the folder above
+    assert load_glue(name, str(folder / "train.tsv")) == {"train": loaded["train"]}
+    for split, examples in loaded.items():
         assert load_glue(name, folder, split=split) == {split: examples}
 
 
@@ -66,16 +66,16 @@ def test_other_columns_of_official_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("own", "ids"),
+    ("names", "ids"),
     [
         (None, [1, 0, 2]),
         (["Contradiction", "ENTAILMENT", "neutral"], [2, 1, 0]),  # the model's order
         (["LABEL_A", "LABEL_B", "LABEL_C"], [1, 0, 2]),  # names that say nothing
     ],
 )
-def test_names_of_the_model(own: list[str] | None, ids: list[int], tmp_path: Path):
+def test_names_of_the_model(names: list[str] | None, ids: list[int], tmp_path: Path):
     write(tmp_path, OFFICIAL["mnli"][0])
-    assert load_glue("mnli", tmp_path, label_names=own)["train"].labels == ids
+    assert load_glue("mnli", tmp_path, label_names=names)["train"].labels == ids
 
 
 def test_ids_follow_the_names_of_the_model(tmp_path: Path):
@@ -85,7 +85,7 @@ def test_ids_follow_the_names_of_the_model(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "told"),
+    ("name", "files", "message"),
     [
         ("mrpc", OFFICIAL["rte"][0], "no column '#1 String', but index, sentence1"),
         ("rte", OFFICIAL["stsb"][0], "no column 'label'"),
@@ -105,10 +105,10 @@ def test_ids_follow_the_names_of_the_model(tmp_path: Path):
         ("sst2", {"dev.tsv": [HEADS["sst2"], " \t1", "b\t0"]}, "empty in row 1"),
     ],
 )
-def test_bad_folders(name: str, files: dict[str, list[str]], told: str, tmp_path: Path):
+def test_bad_folders(name: str, files: dict[str, list[str]], message: str, tmp_path: Path):
     with pytest.raises(UserError) as error:
         load_glue(name, write(tmp_path / "data", files))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_splits_that_are_not_there(tmp_path: Path):
@@ -127,10 +127,12 @@ def test_splits_that_are_not_there(tmp_path: Path):
 
 def on_the_hub(name: str) -> datasets.DatasetDict:
     """What `load_dataset("nyu-mll/glue", name)` gives: the same rows, test sets without labels."""
-    glue, expected = GLUE[name], OFFICIAL[name][1]
-    columns = glue.hub_columns
-    kind = (
-        datasets.ClassLabel(names=list(glue.classes)) if glue.classes else datasets.Value("float32")
+    preset, expected = GLUE[name], OFFICIAL[name][1]
+    columns = preset.hub_columns
+    feature = (
+        datasets.ClassLabel(names=list(preset.classes))
+        if preset.classes
+        else datasets.Value("float32")
     )
     parts = dict(expected)
     parts["test"] = Examples(["a"], ["b"], [-1])
@@ -140,31 +142,31 @@ def on_the_hub(name: str) -> datasets.DatasetDict:
             "test_matched": parts.pop("test"),
             "test_mismatched": Examples(["a"], ["b"], [-1]),
         }
-    made = {}
+    sets = {}
     for split, examples in parts.items():
         rows: dict[str, Any] = {str(columns.text): examples.texts}
         if columns.pair:
             rows[columns.pair] = examples.pairs
         rows |= {"label": examples.labels, "idx": list(range(len(examples)))}
-        made[split] = datasets.Dataset.from_dict(rows).cast_column("label", kind)
-    return datasets.DatasetDict(made)
+        sets[split] = datasets.Dataset.from_dict(rows).cast_column("label", feature)
+    return datasets.DatasetDict(sets)
 
 
 @pytest.mark.parametrize("name", GLUE)
 def test_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    asked = []
+    requests = []
 
-    def load_dataset(*words: Any) -> datasets.DatasetDict:
-        asked.append(words)
+    def load_dataset(*names: Any) -> datasets.DatasetDict:
+        requests.append(names)
         return on_the_hub(name)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    found = load_glue(name)
-    assert asked == [("nyu-mll/glue", name)]
+    loaded = load_glue(name)
+    assert requests == [("nyu-mll/glue", name)]
     official = load_glue(name, write(tmp_path, OFFICIAL[name][0]))
-    assert list(found) == list(official)
+    assert list(loaded) == list(official)
     for split, examples in official.items():
-        here = found[split]
+        here = loaded[split]
         assert (here.texts, here.pairs) == (examples.texts, examples.pairs)
         assert here.labels == pytest.approx(examples.labels)
         assert here.label_names == examples.label_names
@@ -180,31 +182,31 @@ def test_rows_and_guessed_columns():
         {"text": "a", "text_pair": "b", "label": 1},
         {"text": "c", "text_pair": "d", "label": 0},
     ]
-    found = load_glue("mrpc", {"test": rows})["test"]
-    assert found == Examples(["a", "c"], ["b", "d"], [1, 0], ["not_equivalent", "equivalent"])
+    loaded = load_glue("mrpc", {"test": rows})["test"]
+    assert loaded == Examples(["a", "c"], ["b", "d"], [1, 0], ["not_equivalent", "equivalent"])
     named = [{"first": "a", "second": "b", "label": "equivalent"}, {"first": "c", "second": "d"}]
     named[1]["label"] = "not_equivalent"
     assert load_glue("mrpc", named, columns=Columns("first", "second"))["train"].labels == [1, 0]
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "told"),
+    ("name", "row", "message"),
     [
         ("mrpc", {"text": "a", "label": 1}, "MRPC is about pairs; name the columns with --text"),
         ("sst2", {"text": "a", "text_pair": "b", "label": 1}, "SST-2 is about single texts"),
         ("cola", {"words": "a", "label": 1}, "which column is the text"),
     ],
 )
-def test_columns_that_do_not_fit(name: str, row: dict[str, Any], told: str):
+def test_columns_that_do_not_fit(name: str, row: dict[str, Any], message: str):
     with pytest.raises(UserError) as error:
         load_glue(name, [row, row | {"label": 0}])
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_texts_alone(tmp_path: Path):
     write(tmp_path, OFFICIAL["cola"][0])
-    found = load_texts(tmp_path, reads=Classify.READS, preset=GLUE["cola"])
-    assert found == ["Them left.", "They left."]
+    loaded = load_texts(tmp_path, reads=Classify.READS, preset=GLUE["cola"])
+    assert loaded == ["Them left.", "They left."]
     write(tmp_path / "RTE", OFFICIAL["rte"][0])
-    found = load_texts(tmp_path, reads=Classify.READS, preset=GLUE["rte"])
-    assert found == [("a", "b"), ("c", "d")]
+    loaded = load_texts(tmp_path, reads=Classify.READS, preset=GLUE["rte"])
+    assert loaded == [("a", "b"), ("c", "d")]

@@ -28,7 +28,7 @@ from toprune.tasks.classify import Classify
 
 
 @pytest.mark.parametrize(
-    "own",
+    "changes",
     [
         {},
         {"resample": 3},
@@ -42,25 +42,25 @@ from toprune.tasks.classify import Classify
     ],
 )
 @pytest.mark.parametrize("size", [(50, 37), (37, 50), (32, 32), (7, 90)])
-def test_pixels_are_those_of_transformers(own: dict[str, Any], size: tuple[int, int]) -> None:
-    processor = make_processor(**own)
+def test_pixels_are_those_of_transformers(changes: dict[str, Any], size: tuple[int, int]) -> None:
+    processor = make_processor(**changes)
     images = Images(processor.to_dict(), TOKENS)
     image = photo(*size)
-    wanted = processor(images=image, return_tensors="np")["pixel_values"][0]
-    found = images.pixels(image)
-    assert (found.dtype, found.shape) == (np.float32, (3, images.height, images.width))
-    np.testing.assert_allclose(found, wanted, atol=2e-6, rtol=1e-6)
+    expected = processor(images=image, return_tensors="np")["pixel_values"][0]
+    pixels = images.pixels(image)
+    assert (pixels.dtype, pixels.shape) == (np.float32, (3, images.height, images.width))
+    np.testing.assert_allclose(pixels, expected, atol=2e-6, rtol=1e-6)
 
 
 def test_old_files_say_less() -> None:
     """Those of ViTFeatureExtractor have a number as size, and nothing on rescaling."""
     old = {"feature_extractor_type": "ViTFeatureExtractor", "size": SIDE, "do_resize": True}
-    found = Images(old, TOKENS).pixels(photo())
-    np.testing.assert_array_equal(found, Images(make_processor().to_dict(), TOKENS).pixels(photo()))
+    expected = Images(make_processor().to_dict(), TOKENS).pixels(photo())
+    np.testing.assert_array_equal(Images(old, TOKENS).pixels(photo()), expected)
 
 
 @pytest.mark.parametrize(
-    ("own", "says"),
+    ("changes", "message"),
     [
         (
             {"image_processor_type": "ConvNextImageProcessor"},
@@ -74,9 +74,9 @@ def test_old_files_say_less() -> None:
         ({"image_mean": [0.5]}, "image_mean must be three numbers"),
     ],
 )
-def test_settings_that_are_not_known(own: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=f"{PLACE}: .*{says}"):
-        Images(make_processor().to_dict() | own, TOKENS)
+def test_settings_that_are_not_known(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"{PLACE}: .*{message}"):
+        Images(make_processor().to_dict() | changes, TOKENS)
 
 
 def test_an_image_comes_in_many_forms(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_files_are_turned_upright(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("cell", "message"),
     [
         ("a text", r"images\[4\]: there is no image file 'a text'"),
         ("", r"images\[4\]: there is no image"),
@@ -122,9 +122,9 @@ def test_files_are_turned_upright(tmp_path: Path) -> None:
         (7, "is a int, not an image"),
     ],
 )
-def test_what_is_no_image(given: Any, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        Images(make_processor().to_dict(), TOKENS).encode([photo(), given], first=3)
+def test_what_is_no_image(cell: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Images(make_processor().to_dict(), TOKENS).encode([photo(), cell], first=3)
 
 
 def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
@@ -143,20 +143,20 @@ IMAGES = Columns(images=True)
 
 
 def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "some.csv", write_files(tmp_path / "own", 6, 0))
-    found = load(path, reads=Classify.READS, columns=IMAGES, label_names=NAMES)["train"]
-    assert found.texts[0] == str(tmp_path / "own/0-0.png")
-    assert found.labels == squares(6, 0)[1]
+    path = write_csv(tmp_path / "some.csv", write_files(tmp_path / "files", 6, 0))
+    examples = load(path, reads=Classify.READS, columns=IMAGES, label_names=NAMES)["train"]
+    assert examples.texts[0] == str(tmp_path / "files/0-0.png")
+    assert examples.labels == squares(6, 0)[1]
     named = Columns(text="image", label="label", images=True)
-    assert load(path, reads=Classify.READS, columns=named)["train"].texts == found.texts
+    assert load(path, reads=Classify.READS, columns=named)["train"].texts == examples.texts
 
 
 def test_paths_that_lead_nowhere_are_bad_rows(tmp_path: Path) -> None:
-    rows = write_files(tmp_path / "own", 6, 0)
-    rows[2]["image"], rows[4]["image"] = "own/lost.png", ""
+    rows = write_files(tmp_path / "files", 6, 0)
+    rows[2]["image"], rows[4]["image"] = "files/lost.png", ""
     path = write_csv(tmp_path / "some.csv", rows)
-    says = r"a file that does not exist in row 3 .*lost\.png.*'image' is empty in row 5"
-    with pytest.raises(UserError, match=says):
+    message = r"a file that does not exist in row 3 .*lost\.png.*'image' is empty in row 5"
+    with pytest.raises(UserError, match=message):
         load(path, reads=Classify.READS, columns=IMAGES)
     with pytest.warns(UserWarning, match="2 of 6 rows"):
         kept = load(path, reads=Classify.READS, columns=IMAGES, skip_bad_rows=True)["train"]
@@ -183,16 +183,16 @@ def test_images_of_datasets_and_folders(tmp_path: Path, monkeypatch: pytest.Monk
     dataset = datasets.Dataset.from_dict(columns, datasets.Features(kinds))
     dataset.to_parquet(tmp_path / "some.parquet")
     reader = Images(make_processor().to_dict(), TOKENS)
-    wanted = reader.batch(reader.encode(images))["pixel_values"]
+    expected = reader.batch(reader.encode(images))["pixel_values"]
     sources: list[Any] = [dataset, tmp_path / "some.parquet"]
     rows = [{"img": image, "label": NAMES[i]} for image, i in zip(images, labels, strict=True)]
     sources.append(rows)
     for source in sources:
-        found = load(source, reads=Classify.READS, columns=IMAGES, label_names=NAMES)["train"]
-        assert found.labels == labels
-        given = reader.batch(reader.encode(found.texts))["pixel_values"]
-        np.testing.assert_array_equal(given, wanted)
-        assert isinstance(found.texts[0], Image.Image if source is rows else bytes)
+        examples = load(source, reads=Classify.READS, columns=IMAGES, label_names=NAMES)["train"]
+        assert examples.labels == labels
+        loaded = reader.batch(reader.encode(examples.texts))["pixel_values"]
+        np.testing.assert_array_equal(loaded, expected)
+        assert isinstance(examples.texts[0], Image.Image if source is rows else bytes)
     for image, label in zip(images, labels, strict=True):
         for split in ("train", "test"):
             folder = tmp_path / "tree" / split / NAMES[label]

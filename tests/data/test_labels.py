@@ -27,8 +27,8 @@ ROWS = [
 
 
 def dataset(rows: list[dict[str, Any]], classes: list[str] | None = None) -> datasets.Dataset:
-    made = datasets.Dataset.from_list(rows)
-    return made.cast_column("label", datasets.ClassLabel(names=classes)) if classes else made
+    hub_set = datasets.Dataset.from_list(rows)
+    return hub_set.cast_column("label", datasets.ClassLabel(names=classes)) if classes else hub_set
 
 
 def labels(cells: list[Any], task: str = "classify", **options: Any) -> Examples:
@@ -80,11 +80,19 @@ def test_names_of_the_model_win():
 
 
 def test_names_of_the_data_set_are_matched_with_the_model():
-    made = dataset(ROWS, ["no", "yes"])
-    assert load(made, reads=Classify.READS, label_names=["Yes", "No"])["train"].labels == [1, 0, 0]
+    hub_set = dataset(ROWS, ["no", "yes"])
+    assert load(hub_set, reads=Classify.READS, label_names=["Yes", "No"])["train"].labels == [
+        1,
+        0,
+        0,
+    ]
     # Other words for the same ids: the ids are all that can be meant.
-    assert load(made, reads=Classify.READS, label_names=["NEG", "POS"])["train"].labels == [0, 1, 1]
-    assert load(made, reads=Classify.READS, label_names=["NEG", "POS"])["train"].label_names == [
+    assert load(hub_set, reads=Classify.READS, label_names=["NEG", "POS"])["train"].labels == [
+        0,
+        1,
+        1,
+    ]
+    assert load(hub_set, reads=Classify.READS, label_names=["NEG", "POS"])["train"].label_names == [
         "NEG",
         "POS",
     ]
@@ -210,12 +218,12 @@ def test_columns_for_classes_without_a_header(tmp_path: Path):
 
 
 def test_class_names_inside_lists(tmp_path: Path):
-    made = datasets.Dataset.from_list(
+    hub_set = datasets.Dataset.from_list(
         [{"text": "u", "labels": [1, 0]}, {"text": "v", "labels": []}]
     )
-    made = made.cast_column("labels", datasets.List(datasets.ClassLabel(names=["no", "yes"])))
-    made.to_parquet(tmp_path / "set.parquet")
-    for source in (made, tmp_path / "set.parquet"):
+    hub_set = hub_set.cast_column("labels", datasets.List(datasets.ClassLabel(names=["no", "yes"])))
+    hub_set.to_parquet(tmp_path / "set.parquet")
+    for source in (hub_set, tmp_path / "set.parquet"):
         found = load(source, reads=Multilabel.READS)["train"]
         assert (found.labels, found.label_names) == ([[0, 1], []], ["no", "yes"])
         turned = load(source, reads=Multilabel.READS, label_names=["YES", "NO"])["train"]
@@ -264,18 +272,20 @@ def test_words_and_tags(cells: list, words: list):
 
 
 def test_tags_of_the_model():
-    own = ["O", "B-X", "I-X"]
-    assert tags([["O", "B-X"], ["I-X"]], label_names=own).labels == [[0, 1], [2]]
-    assert tags([[0, 1], [2]], label_names=own).label_names == own
+    names = ["O", "B-X", "I-X"]
+    assert tags([["O", "B-X"], ["I-X"]], label_names=names).labels == [[0, 1], [2]]
+    assert tags([[0, 1], [2]], label_names=names).label_names == names
     with pytest.raises(UserError, match=r"label 'B-Y' in row 2.*not a class of the model"):
-        tags([["O", "B-X"], ["B-Y"]], label_names=own)
+        tags([["O", "B-X"], ["B-Y"]], label_names=names)
 
 
 def test_tag_names_inside_lists():
-    made = datasets.Dataset.from_list([{"tokens": ["a", "b"], "ner_tags": [0, 1]}])
-    made = made.cast_column("ner_tags", datasets.List(datasets.ClassLabel(names=["O", "B-X"])))
-    assert load(made, reads=Tags.READS)["train"].label_names == ["O", "B-X"]
-    assert load(made, reads=Tags.READS, label_names=["B-X", "O"])["train"].labels == [[1, 0]]
+    hub_set = datasets.Dataset.from_list([{"tokens": ["a", "b"], "ner_tags": [0, 1]}])
+    hub_set = hub_set.cast_column(
+        "ner_tags", datasets.List(datasets.ClassLabel(names=["O", "B-X"]))
+    )
+    assert load(hub_set, reads=Tags.READS)["train"].label_names == ["O", "B-X"]
+    assert load(hub_set, reads=Tags.READS, label_names=["B-X", "O"])["train"].labels == [[1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +349,7 @@ def answers(cells: list[Any], **others: list[Any]) -> Examples:
         ([], []),
         ("", []),
         (None, []),
-        ({"text": ["Rome"], "answer_start": [8]}, [("Rome", 7)]),  # as some of SQuAD's own
+        ({"text": ["Rome"], "answer_start": [8]}, [("Rome", 7)]),  # as in some of SQuAD's rows
         ({"text": ["Rome"], "answer_start": ["5"]}, [("Rome", 7)]),
     ],
 )

@@ -43,9 +43,9 @@ def test_short_is_what_the_library_does():
 
 @pytest.mark.parametrize("name", GLUE)
 def test_every_task_is_whole(name: str):
-    glue = GLUE[name]
-    assert set(glue.metrics) <= set(TASKS[glue.task].METRICS)
-    paper = glue.paper
+    preset = GLUE[name]
+    assert set(preset.metrics) <= set(TASKS[preset.task].METRICS)
+    paper = preset.paper
     Top(**paper.methods["top"])
     Training(**paper.training)
     replace(FINETUNE, **paper.finetune)
@@ -71,7 +71,7 @@ def test_the_recipe_of_the_paper():
         assert (recipe.epochs, recipe.soft) == (epochs, 1)
         assert recipe.training["sparsity_warmup"] * epochs == pytest.approx(warmup)
     assert recipe_of("sst2", "paper").training["lr"] == 1e-5
-    lengths = {name: glue.max_length for name, glue in GLUE.items()}
+    lengths = {name: preset.max_length for name, preset in GLUE.items()}
     assert lengths == {n: 128 for n in lengths} | {"cola": 64, "sst2": 64, "stsb": 64, "rte": 256}
 
 

@@ -16,8 +16,8 @@ ROME, TROY, NOON = "Rome burned in July.", "Troy burned, too.", "It was noon."
 
 
 def question(text: str, *answers: tuple[str, int], **fields: Any) -> dict[str, Any]:
-    found = [{"text": answer, "answer_start": start} for answer, start in answers]
-    return {"id": text, "question": text, "answers": found} | fields
+    spans = [{"text": answer, "answer_start": start} for answer, start in answers]
+    return {"id": text, "question": text, "answers": spans} | fields
 
 
 def article(title: str | None, **paragraphs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -66,17 +66,17 @@ def test_v1(name: str, tmp_path: Path):
 
 
 def test_v2(tmp_path: Path):
-    found = read_squad(write(tmp_path / "dev-v2.0.json", V2), reads=Answer.READS)
-    assert found.labels == [[("Rome", 0)], []]
-    assert found.articles == [0, 0]
+    result = read_squad(write(tmp_path / "dev-v2.0.json", V2), reads=Answer.READS)
+    assert result.labels == [[("Rome", 0)], []]
+    assert result.articles == [0, 0]
 
 
 def test_folder_of_official_files(tmp_path: Path):
     write(tmp_path / "train-v1.1.json", V1)
     write(tmp_path / "dev-v1.1.json.gz", V2)
     write(tmp_path / "half-dev-v2.0.json", V2)
-    found = load(tmp_path, reads=Answer.READS)
-    assert {name: len(examples) for name, examples in found.items()} == {
+    sets = load(tmp_path, reads=Answer.READS)
+    assert {name: len(examples) for name, examples in sets.items()} == {
         "train": 4,
         "validation": 2,
     }
@@ -86,9 +86,9 @@ def test_folder_of_official_files(tmp_path: Path):
 
 
 def test_questions_alone(tmp_path: Path):
-    asked = question("Where?")
-    del asked["answers"]
-    path = write(tmp_path / "test.json", [article("A", rome=[asked])])
+    unlabelled = question("Where?")
+    del unlabelled["answers"]
+    path = write(tmp_path / "test.json", [article("A", rome=[unlabelled])])
     assert read_squad(path, reads=Answer.READS).labels is None
 
 
@@ -138,9 +138,9 @@ def test_unanswerable_questions_are_of_the_same_article():
     )
     # "burned" is in both paragraphs, and the article of "Alone?" has no other.
     with pytest.warns(UserWarning, match="only 2 unanswerable questions instead of 4"):
-        found = unanswerable(examples, 1.0, seed=0)
-    assert found.take(range(4)) == examples
-    added = found.take(range(4, len(found)))
+        result = unanswerable(examples, 1.0, seed=0)
+    assert result.take(range(4)) == examples
+    added = result.take(range(4, len(result)))
     assert sorted(added.texts) == ["When?", "Where?"]
     assert added.pairs == [TROY, TROY]
     assert added.labels == [[], []]
@@ -154,30 +154,30 @@ def test_unanswerable_questions_are_of_the_same_article():
     st.integers(0, 99),
 )
 @pytest.mark.filterwarnings("ignore:only")
-def test_no_added_question_is_answered(asked: list[tuple[int, int]], share: float, seed: int):
-    contexts = [f"p{number} of a{place}" for place, number in asked]
+def test_no_added_question_is_answered(places: list[tuple[int, int]], share: float, seed: int):
+    contexts = [f"p{number} of a{place}" for place, number in places]
     examples = Examples(
-        [str(i) for i in range(len(asked))],
+        [str(i) for i in range(len(places))],
         contexts,
-        [[(f"P{number}".lower(), 0)] if number else [] for _, number in asked],
-        articles=[place for place, _ in asked],
+        [[(f"P{number}".lower(), 0)] if number else [] for _, number in places],
+        articles=[place for place, _ in places],
     )
-    found = unanswerable(examples, share, seed)
-    assert found == unanswerable(examples, share, seed)
-    assert found.take(range(len(examples))) == examples
-    added = list(range(len(examples), len(found)))
-    assert len(added) <= round(share * sum(number > 0 for _, number in asked))
-    rows = [int(found.texts[i]) for i in added]
+    result = unanswerable(examples, share, seed)
+    assert result == unanswerable(examples, share, seed)
+    assert result.take(range(len(examples))) == examples
+    added = list(range(len(examples), len(result)))
+    assert len(added) <= round(share * sum(number > 0 for _, number in places))
+    rows = [int(result.texts[i]) for i in added]
     assert len(set(rows)) == len(rows)
     for i, row in zip(added, rows, strict=True):
-        assert found.pairs is not None
-        assert found.labels is not None
-        assert found.articles is not None
-        context = found.pairs[i]
-        assert (found.labels[i], found.articles[i]) == ([], asked[row][0])
+        assert result.pairs is not None
+        assert result.labels is not None
+        assert result.articles is not None
+        context = result.pairs[i]
+        assert (result.labels[i], result.articles[i]) == ([], places[row][0])
         assert context in contexts
-        assert context.endswith(f"a{asked[row][0]}")
-        assert f"p{asked[row][1]}" not in context
+        assert context.endswith(f"a{places[row][0]}")
+        assert f"p{places[row][1]}" not in context
 
 
 def test_case_does_not_hide_an_answer():

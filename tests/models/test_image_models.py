@@ -72,8 +72,8 @@ def double() -> Any:
 
 
 @torch.no_grad()
-def said(model: Any, given: Tensor) -> Tensor:
-    return model(given).logits
+def logits(model: Any, images: Tensor) -> Tensor:
+    return model(images).logits
 
 
 SHAPES = {
@@ -87,30 +87,32 @@ each_shape = pytest.mark.parametrize("shape", SHAPES)
 
 @each_score
 def test_keep_all_is_the_stock_model(score: str) -> None:
-    given, model = pixels(4), copy.deepcopy(double())
-    wanted = said(model, given)
+    inputs, model = pixels(4), copy.deepcopy(double())
+    expected = logits(model, inputs)
     for steps in ((), ((0, "1"), (2, "1"))):
         attach(model, make_plan("vit", *steps, score=score))
-        torch.testing.assert_close(said(model, given), wanted, atol=1e-9, rtol=0)
-    assert torch.equal(said(detach(model), given), wanted)
+        torch.testing.assert_close(logits(model, inputs), expected, atol=1e-9, rtol=0)
+    assert torch.equal(logits(detach(model), inputs), expected)
 
 
 @each_score
 @each_shape
 def test_masked_is_gathered_is_alone(score: str, shape: str) -> None:
-    plan, given = make_plan("vit", *SHAPES[shape], score=score), pixels(5)
+    plan, inputs = make_plan("vit", *SHAPES[shape], score=score), pixels(5)
     model = attach(copy.deepcopy(double()), plan)
-    wanted = said(model, given)
+    expected = logits(model, inputs)
     if plan.steps:
-        assert not torch.allclose(wanted, said(double(), given), atol=1e-3)
+        assert not torch.allclose(expected, logits(double(), inputs), atol=1e-3)
         run = attached(model)
         assert run is not None
         kept = [tokens.index.shape[1] for tokens in run.entered]
         assert kept == plan.lengths(TOKENS)
-    for i in range(len(given)):
-        torch.testing.assert_close(said(model, given[i : i + 1])[0], wanted[i], atol=1e-9, rtol=0)
+    for i in range(len(inputs)):
+        torch.testing.assert_close(
+            logits(model, inputs[i : i + 1])[0], expected[i], atol=1e-9, rtol=0
+        )
     masked = attach(copy.deepcopy(double()), plan, gather=False)
-    torch.testing.assert_close(said(masked, given), wanted, atol=1e-9, rtol=0)
+    torch.testing.assert_close(logits(masked, inputs), expected, atol=1e-9, rtol=0)
 
 
 def test_a_mask_or_protected_ids_are_refused() -> None:
@@ -202,7 +204,7 @@ def test_the_budget_is_met_and_the_squares_are_found(place: Path) -> None:
 
 
 def test_the_bundle_is_an_ordinary_directory(place: Path) -> None:
-    own, processor = (
+    bundle, processor = (
         Bundle.load(place / "small"),
         AutoImageProcessor.from_pretrained(place / "small"),
     )
@@ -210,31 +212,31 @@ def test_the_bundle_is_an_ordinary_directory(place: Path) -> None:
     assert processor.to_dict() == make_processor().to_dict()
     assert stock.config.id2label == dict(enumerate(NAMES))
     assert not list((place / "small").glob("token*"))
-    given = pixels(2).float()
-    assert torch.equal(said(own.model, given), said(stock, given))
+    inputs = pixels(2).float()
+    assert torch.equal(logits(bundle.model, inputs), logits(stock, inputs))
 
 
 def test_the_runner_says_what_torch_says(place: Path) -> None:
     images, labels = squares(24, 5)
-    own = Bundle.load(place / "small")
-    assert own.plan is not None
-    given = make_processor()(images=images, return_tensors="pt")["pixel_values"]
-    wanted = said(attach(own.model, own.plan), given).numpy()
+    bundle = Bundle.load(place / "small")
+    assert bundle.plan is not None
+    inputs = make_processor()(images=images, return_tensors="pt")["pixel_values"]
+    expected = logits(attach(bundle.model, bundle.plan), inputs).numpy()
     run = Runner(place / "small", threads=1, batch_tokens=5 * TOKENS)
-    np.testing.assert_allclose(run(images), wanted, atol=1e-4)
-    np.testing.assert_allclose(run([Image.fromarray(i) for i in images]), wanted, atol=1e-4)
-    np.testing.assert_allclose(run(np.stack(images)), wanted, atol=1e-4)
+    np.testing.assert_allclose(run(images), expected, atol=1e-4)
+    np.testing.assert_allclose(run([Image.fromarray(i) for i in images]), expected, atol=1e-4)
+    np.testing.assert_allclose(run(np.stack(images)), expected, atol=1e-4)
     assert run([]).shape == (0, 2)
     answers = run.predict(images)
-    assert [answer["label"] for answer in answers] == [NAMES[i] for i in wanted.argmax(1)]
+    assert [answer["label"] for answer in answers] == [NAMES[i] for i in expected.argmax(1)]
     right = [answer["label"] == NAMES[i] for answer, i in zip(answers, labels, strict=True)]
     assert np.mean(right) >= 0.85
     small = Runner(place / "small", precision="int8", threads=1)
-    assert np.mean(small(images).argmax(1) == wanted.argmax(1)) >= 0.85
+    assert np.mean(small(images).argmax(1) == expected.argmax(1)) >= 0.85
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("images", "message"),
     [
         (["a text"], "there is no image file 'a text'"),
         ([np.zeros((3, SIDE, SIDE), np.uint8)], "is an array of shape"),
@@ -243,9 +245,9 @@ def test_the_runner_says_what_torch_says(place: Path) -> None:
         ("a.png", "give a list"),
     ],
 )
-def test_the_runner_refuses_what_is_no_image(place: Path, given: Any, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        Runner(place / "small", threads=1)(given)
+def test_the_runner_refuses_what_is_no_image(place: Path, images: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Runner(place / "small", threads=1)(images)
 
 
 def test_the_runner_needs_no_torch(place: Path) -> None:
@@ -317,10 +319,10 @@ def test_bulk_work_leaves_pixels_behind(place: Path, tmp_path: Path) -> None:
 
 
 def test_bench_takes_images_and_noise(place: Path) -> None:
-    how: Any = {"rounds": 1, "seconds": 0.1, "int8": False}
-    own = bench(place / "small", texts=squares(4, 0)[0], batch=2, **how)
-    assert [row["name"] for row in own["rows"]] == ["4 images", "4 images, 2 a call"]
-    (noise,) = bench(place / "small", **how)["rows"]
+    options: Any = {"rounds": 1, "seconds": 0.1, "int8": False}
+    report = bench(place / "small", texts=squares(4, 0)[0], batch=2, **options)
+    assert [row["name"] for row in report["rows"]] == ["4 images", "4 images, 2 a call"]
+    (noise,) = bench(place / "small", **options)["rows"]
     assert (noise["name"], noise["tokens"]) == (f"length {TOKENS}", TOKENS)
     assert noise["flops"]["unpadded"] == pytest.approx(1.8, rel=0.02)
     with pytest.raises(UserError, match="leave --lengths out"):
@@ -368,10 +370,10 @@ def test_a_schedule_without_training_for_other_tasks(
     assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(1.4, rel=0.03)
     export(tmp_path / "model", int8=True)
     run = Runner(tmp_path / "model", threads=1)
-    wanted = said(
+    expected = logits(
         model, make_processor()(images=rows[0]["image"], return_tensors="pt").pixel_values
     )
-    np.testing.assert_allclose(run([rows[0]["image"]]), wanted.numpy(), atol=1e-3)
+    np.testing.assert_allclose(run([rows[0]["image"]]), expected.numpy(), atol=1e-3)
     assert task == run.task.NAME
     assert dense_plan(model).steps == run.plan.steps == ()
 
@@ -380,7 +382,7 @@ def test_a_schedule_without_training_for_other_tasks(
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("options", "message"),
     [
         ({"task": "rank"}, "the task rank reads texts"),
         ({"task": "answer"}, "the task answer reads texts"),
@@ -391,13 +393,13 @@ def test_a_schedule_without_training_for_other_tasks(
         ({"length": 9}, "every image has 17 tokens"),
     ],
 )
-def test_what_images_cannot_be_asked(how: dict[str, Any], says: str) -> None:
-    length = how.pop("length", None)
+def test_options_that_images_cannot_have(options: dict[str, Any], message: str) -> None:
+    length = options.pop("length", None)
     rows = [{"image": i, "label": c} for i, c in zip(*squares(12, 0), strict=True)]
-    how = {"task": "classify", "tokenizer": make_processor()} | how
-    outputs = 1 if how["task"] == "rank" else 2
-    with pytest.raises(UserError, match=says):
-        toprune.prune(make_vit(outputs), Data(rows, max_length=length), "1.5x", **how)
+    options = {"task": "classify", "tokenizer": make_processor()} | options
+    outputs = 1 if options["task"] == "rank" else 2
+    with pytest.raises(UserError, match=message):
+        toprune.prune(make_vit(outputs), Data(rows, max_length=length), "1.5x", **options)
 
 
 def test_windows_are_of_texts(place: Path) -> None:

@@ -22,17 +22,18 @@ COLOURS = {"blue": (30, 30, 230), "red": (230, 30, 30)}  # in the order of their
 NAMES = list(COLOURS)
 
 
-def make_vit(num_labels: int = 2, seed: int = 0, **own: Any) -> Any:
+def make_vit(num_labels: int = 2, seed: int = 0, **settings: Any) -> Any:
     sizes = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
-    own = {"image_size": SIDE, "patch_size": PATCH, "num_labels": num_labels} | sizes | own
+    settings = (
+        {"image_size": SIDE, "patch_size": PATCH, "num_labels": num_labels} | sizes | settings
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return ViTForImageClassification(ViTConfig(**own)).eval()
+        return ViTForImageClassification(ViTConfig(**settings)).eval()
 
 
-def make_processor(**own: Any) -> ViTImageProcessorPil:
-    settings: dict[str, Any] = {"size": {"height": SIDE, "width": SIDE}} | own
-    return ViTImageProcessorPil(**settings)
+def make_processor(**settings: Any) -> ViTImageProcessorPil:
+    return ViTImageProcessorPil(**{"size": {"height": SIDE, "width": SIDE}} | settings)
 
 
 def squares(count: int, seed: int) -> tuple[list[np.ndarray], list[int]]:
