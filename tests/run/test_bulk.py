@@ -100,7 +100,7 @@ def test_labels_of_the_data_are_not_lost(run: Runner, tmp_path: Path):
         row | {f"predicted_{name}": value for name, value in answer.items()}
         for row, answer in zip(rows, answers, strict=True)
     ]
-    with pytest.raises(UserError, match=r"row 1 has a field predicted_.* of its own; rename it"):
+    with pytest.raises(UserError, match=r"row 1 already has a field predicted_.*; rename it"):
         score_file(run, out, tmp_path / "again.jsonl", text="text")
 
 
@@ -248,7 +248,7 @@ def test_a_late_field_of_the_answer_is_not_overwritten(
 ):
     monkeypatch.setattr(bulk, "PEEK", 1)
     source = write(tmp_path / "in.jsonl", [{"text": "w1"}, {"text": "w2", "label": "yes"}])
-    with pytest.raises(UserError, match="row 2 has a field label of its own"):
+    with pytest.raises(UserError, match="row 2 already has a field label"):
         score_file(run, source, tmp_path / "out.jsonl")
 
 
@@ -268,12 +268,12 @@ def test_bad_places(run: Runner, tmp_path: Path):
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "link.jsonl").symlink_to(source)
     for out, says in {
-        "out.csv": "end in .jsonl",
-        "out.jsonl.gz": "end in .jsonl",
-        "in.jsonl": "is the source itself",
-        "link.jsonl": "is the source itself",
+        "out.csv": "ends with .jsonl",
+        "out.jsonl.gz": "ends with .jsonl",
+        "in.jsonl": "is the source file",
+        "link.jsonl": "is the source file",
         "folder.jsonl": "is a directory",
-        "nowhere/out.jsonl": "directory is not there",
+        "nowhere/out.jsonl": "directory does not exist",
     }.items():
         with pytest.raises(UserError, match=says):
             score_file(run, source, tmp_path / out)

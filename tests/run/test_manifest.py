@@ -352,7 +352,7 @@ def test_what_is_not_onnx_is_refused_without_reading_on(bundle: Path):
     for content in (whole[:-1], whole[: len(whole) // 2], b"", b"hello", bytes(99), b"\xff" * 99):
         (bundle / GRAPHS["fp32"]).write_bytes(content)
         write_manifest(bundle)
-        refused(bundle, "is not a whole ONNX file")
+        refused(bundle, "is not a complete ONNX file")
 
 
 def test_a_copy_is_as_good(bundle: Path, tmp_path: Path):

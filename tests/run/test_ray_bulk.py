@@ -164,7 +164,7 @@ def test_the_first_thing_that_is_wrong_is_told(bundle: Path, tmp_path: Path):
         with pytest.raises(UserError) as problem:
             score(bundle, source)
         said.append(str(problem.value))
-    assert said == ["row 2501 has a field label of its own; rename it"] * 2
+    assert said == ["row 2501 already has a field label; rename it"] * 2
     assert names(tmp_path) == ["in.jsonl"]
 
 
@@ -208,7 +208,7 @@ def test_before_ray_is_asked(
         ({"bundle": tmp_path / "none"}, "none"),
         ({}, "which column is the text"),
         ({"text": "body", "where": Cluster(workers=10**6)}, "do not fit"),
-        ({"out": tmp_path / "out.csv"}, "end in .jsonl"),
+        ({"out": tmp_path / "out.csv"}, "ends with .jsonl"),
         ({"source": tmp_path / "gone.jsonl"}, "no file"),
     ]
     for changed, says in cases:

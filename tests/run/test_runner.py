@@ -73,7 +73,7 @@ def test_outputs_that_only_the_manifest_knows(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(engines, "_outputs", lambda *_: None)
     assert Runner(make_bundle(tmp_path))([]).shape == (0, 3)
     write_manifest(tmp_path, labels=None)
-    refused(tmp_path, "has None outputs, the manifest None")
+    refused(tmp_path, "has None outputs, the manifest has None")
 
 
 def test_any_iterable(run: Runner):
@@ -347,11 +347,11 @@ def refused(bundle: Path, says: str, **settings: Any) -> None:
     [
         ({"precision": "int4"}, "precision 'int4'"),
         ({"runtime": "abacus"}, "runtime 'abacus'"),
-        ({"runtime": "openvino", "providers": ["CPUExecutionProvider"]}, "belong to the runtime"),
+        ({"runtime": "openvino", "providers": ["CPUExecutionProvider"]}, "onnx has providers"),
         ({"providers": ["AbacusExecutionProvider"]}, "no provider Abacus"),
         ({"threads": 0}, "must be 1 or more"),
         ({"batch_tokens": 0}, "must be 1 or more"),
-        ({"max_length": 25}, "not in 1 to 24.*export anew"),
+        ({"max_length": 25}, "not in 1 to 24.*export .*again"),
         ({"max_length": 0}, "not in 1 to 24"),
         ({"max_length": 2}, "leaves no room"),
     ],
@@ -416,7 +416,7 @@ def test_a_broken_graph_that_is_signed(tmp_path: Path):
     path = tmp_path / "onnx/model.onnx"
     path.write_bytes(path.read_bytes().replace(b"ReduceSum", b"ReduceSam"))
     write_manifest(tmp_path)
-    refused(tmp_path, r"ONNX Runtime cannot read .*model.onnx.*export anew")
+    refused(tmp_path, r"ONNX Runtime cannot read .*model.onnx.*export .*again")
 
 
 def test_a_graph_with_other_inputs(tmp_path: Path):
@@ -428,7 +428,7 @@ def test_a_graph_with_other_outputs(tmp_path: Path, task: str, other: str):
     make_bundle(tmp_path, task=other)
     write_manifest(tmp_path, task=task)
     names, wanted = (", ".join(make_task(name).OUTPUTS) for name in (other, task))
-    refused(tmp_path, f"has the outputs {names}, the task {wanted}; export anew")
+    refused(tmp_path, f"has the outputs {names}, the task has {wanted}; export .*again")
 
 
 def test_a_graph_that_answers_by_token_for_a_task_that_does_not(tmp_path: Path):
@@ -440,7 +440,7 @@ def test_a_graph_that_answers_by_token_for_a_task_that_does_not(tmp_path: Path):
 
 @pytest.mark.parametrize("outputs", [1, 2, 4])
 def test_a_graph_with_another_number_of_classes(tmp_path: Path, outputs: int):
-    refused(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the manifest 3")
+    refused(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the manifest has 3")
 
 
 @pytest.mark.parametrize("fill", [float("nan"), float("inf")])

@@ -23,7 +23,7 @@ from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest
-from toprune.run.reader import Given, Reader, open_reader
+from toprune.run.runner import Input, Reader, open_reader
 from toprune.tasks.tokenize import Row, Texts
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ Make = Callable[..., Work]  # (name, rows[, batch])
 def bench(
     bundle_dir: str | Path,
     *,
-    texts: Iterable[Given] | None = None,
+    texts: Iterable[Input] | None = None,
     lengths: Sequence[int] | None = None,
     threads: int = 1,
     rounds: int = 20,
@@ -258,7 +258,7 @@ def _random(
     return works
 
 
-def _own(make: Make, reader: Texts | Images, texts: Iterable[Given], batch: int) -> list[Work]:
+def _own(make: Make, reader: Texts | Images, texts: Iterable[Input], batch: int) -> list[Work]:
     """Some of the user's texts, evenly spread from the shortest to the longest."""
     if isinstance(texts, str):  # else it would be timed letter by letter
         raise UserError('give a list of texts, not one: ["a text"]')

@@ -1,9 +1,7 @@
 """Runtimes that execute the graph, behind one call: `engine.run(feeds) -> array`.
 
-Each has `inputs` and `names` (of the outputs), `outputs` (numbers per text or token, None where the
-graph does not say) and `plan` (the text in the file's metadata). Any number of threads may call
-`run` at a time. The files are verified before (`Manifest.verify`), which also is what keeps a graph
-from naming files outside.
+`Manifest.verify` checks the files before an engine opens them; it also refuses a graph that names
+files outside the bundle.
 """
 
 import threading
@@ -20,16 +18,20 @@ PLAN = "toprune.plan"
 
 
 class Engine(Protocol):
-    inputs: tuple[str, ...]
-    names: tuple[str, ...]
-    outputs: int | None
-    plan: str | None
+    """A loaded graph. Any number of threads may call `run` at a time."""
 
-    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray: ...
+    inputs: tuple[str, ...]
+    names: tuple[str, ...]  # of the outputs
+    outputs: int | None  # numbers per text or token; None: the graph does not define it
+    plan: str | None  # the plan's JSON in the file's metadata
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """Inputs (B, S) -> (B, C) or (B, S, C); two outputs become two columns."""
+        ...
 
 
 class OnnxRuntime:
-    """A session of ONNX Runtime, as fast as it gets for lengths that change from call to call."""
+    """A session of ONNX Runtime, tuned for lengths that change from call to call."""
 
     def __init__(
         self, path: Path, *, threads: int | None = None, providers: Sequence[str] | None = None
@@ -37,19 +39,19 @@ class OnnxRuntime:
         providers = list(providers or ["CPUExecutionProvider"])
         unknown = sorted(set(providers) - set(ort.get_available_providers()))
         if unknown:
-            here = ", ".join(ort.get_available_providers())
-            raise UserError(f"no provider {', '.join(unknown)} in this onnxruntime; here: {here}")
+            known = ", ".join(ort.get_available_providers())
+            raise UserError(f"this onnxruntime has no provider {', '.join(unknown)}; use: {known}")
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or 0  # 0: one for each core
         options.inter_op_num_threads = 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.enable_mem_pattern = False  # it keeps a plan for every shape it has ever seen
-        # Idle threads would go on spinning after a call, on cores that another session wants.
+        options.enable_mem_pattern = False  # it would keep a plan for every shape
+        # Idle threads would keep spinning after a call, on cores that another session needs.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        options.log_severity_level = 4  # what goes wrong is raised; once is enough
+        options.log_severity_level = 4  # errors are raised; do not log them too
         try:
-            # Its own second attempt would begin with several lines on stdout.
+            # A fallback would print several lines to stdout.
             session = ort.InferenceSession(
                 str(path), options, providers=providers, enable_fallback=0
             )
@@ -58,20 +60,20 @@ class OnnxRuntime:
             self.names = tuple(item.name for item in session.get_outputs())
             self.outputs = _outputs([item.shape for item in session.get_outputs()])
             self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
-        except Exception as error:  # its exceptions have no common parent but this
+        except Exception as error:  # its exceptions have no other common parent
             raise _unreadable(path, "ONNX Runtime", error) from error
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""
         try:
-            found = self._session.run(None, feeds)
+            outputs = self._session.run(None, feeds)
         except Exception as error:  # as above
             raise _failed(self._path, "ONNX Runtime", error) from error
-        return _joined([np.asarray(part) for part in found])
+        return _joined([np.asarray(part) for part in outputs])
 
 
 class OpenVino:
-    """The same file in OpenVINO. A request belongs to one thread, so every thread has its own."""
+    """The same file in OpenVINO. A request belongs to one thread, so each thread makes one."""
 
     def __init__(self, path: Path, *, threads: int | None = None):
         try:
@@ -80,7 +82,7 @@ class OpenVino:
             raise UserError(
                 "the runtime openvino is not installed; pip install 'toprune[openvino]'"
             ) from error
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}  # not bf16 where there is
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}  # not bf16
         if threads is not None:
             settings["INFERENCE_NUM_THREADS"] = threads
         core = openvino.Core()
@@ -89,7 +91,7 @@ class OpenVino:
             self._compiled = core.compile_model(model, "CPU", settings)
         except Exception as error:  # RuntimeError today, from several layers of C++
             raise _unreadable(path, "OpenVINO", error) from error
-        self._own, self._path = threading.local(), path
+        self._thread, self._path = threading.local(), path
         self.inputs = tuple(item.any_name for item in model.inputs)
         self.names = tuple(item.any_name for item in model.outputs)
         self.outputs = _outputs([_dimensions(item.partial_shape) for item in model.outputs])
@@ -98,14 +100,14 @@ class OpenVino:
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""
-        if not hasattr(self._own, "request"):
-            self._own.request = self._compiled.create_infer_request()
+        if not hasattr(self._thread, "request"):
+            self._thread.request = self._compiled.create_infer_request()
         try:
-            found = self._own.request.infer(feeds)
+            outputs = self._thread.request.infer(feeds)
         except Exception as error:  # as above
             raise _failed(self._path, "OpenVINO", error) from error
-        return _joined([np.array(found[name]) for name in self.names])  # copies: the next call
-        # writes where these are
+        # Copies, because the next call overwrites the request's buffers.
+        return _joined([np.array(outputs[name]) for name in self.names])
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -113,7 +115,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _outputs(shapes: Sequence[Sequence[Any]]) -> int | None:
-    """Numbers at the end of an answer: of a pair of outputs, two."""
+    """The last dimension of the answer; two separate outputs count as two."""
     if len(shapes) > 1:
         return len(shapes)
     last = shapes[0][-1]
@@ -125,14 +127,16 @@ def _dimensions(shape: Any) -> list[int | None]:
 
 
 def _unreadable(path: Path, runtime: str, error: Exception) -> UserError:
-    return UserError(f"{runtime} cannot read {path} ({_why(error)}); copy it again or export anew")
+    return UserError(
+        f"{runtime} cannot read {path} ({_why(error)}); copy it again or export the bundle again"
+    )
 
 
 def _failed(path: Path, runtime: str, error: Exception) -> UserError:
-    """Of inputs that a Reader made, the graph can answer all, if it is theirs."""
+    """A graph that belongs to the tokenizer can run every input that a Reader makes."""
     return UserError(
         f"{runtime} cannot run {path} ({_why(error)}); does the tokenizer belong to the model? "
-        "export anew"
+        "export the bundle again"
     )
 
 

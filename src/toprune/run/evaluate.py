@@ -1,4 +1,4 @@
-"""Metrics of an exported bundle: what `toprune eval` says, without torch in the process."""
+"""Metrics of an exported bundle, without torch in the process."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,6 @@ from toprune.data.columns import Columns
 from toprune.data.presets import with_preset
 from toprune.data.recipes import Preset
 from toprune.data.sets import load_labelled
-from toprune.errors import UserError
 from toprune.io.progress import bar
 from toprune.report.build import evaluation_report
 from toprune.run.runner import Runner
@@ -26,22 +25,33 @@ def evaluate(
     split: str | None = None,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
-    """The same report as of the torch model; both read data and compute metrics with one code."""
-    task = runner.task
-    names = None if runner.manifest.labels is None else list(runner.manifest.labels)
-    chosen = load_labelled(
+    """Compute the metrics of a bundle on labelled data.
+
+    Data and metrics are read and computed by the same code as for the torch model.
+
+    Args:
+        runner: the loaded bundle.
+        source: a file, a directory, a dataset of the hub or rows in memory.
+        preset: the preset that the bundle was made with, if any.
+        columns: the columns to read; None: they are guessed.
+        split: the set to read, where the source has several.
+        skip_bad_rows: leave bad rows out with a warning, instead of refusing the data.
+
+    Returns:
+        The report, as `api.evaluate` gives it.
+    """
+    task, manifest = runner.task, runner.manifest
+    examples = load_labelled(
         source,
         reads=task.READS,
         preset=preset,
-        columns=replace(columns or Columns(), images=runner.manifest.images),
+        columns=replace(columns or Columns(), images=manifest.images),
         split=split,
-        label_names=names,
+        label_names=None if manifest.labels is None else list(manifest.labels),
         skip_bad_rows=skip_bad_rows,
     )
-    if task.NAME == "classify" and max(chosen.labels or [0]) >= runner.outputs:
-        most = max(chosen.labels or [0])
-        raise UserError(f"labels go up to {most}, but the bundle has {runner.outputs} classes")
-    texts = texts_of(task, chosen)
+    task.check_labels(examples, runner.outputs)
+    texts = texts_of(task, examples)
     rows: list[Row] = []
     outputs: list[np.ndarray] = []
     with bar("evaluating", len(texts)) as advance:
@@ -49,5 +59,5 @@ def evaluate(
             advance(row.text + 1 - (rows[-1].text + 1 if rows else 0))
             rows.append(row)
             outputs.append(output)
-    report = evaluation_report(task, outputs, rows, chosen)
+    report = evaluation_report(task, outputs, rows, examples)
     return with_preset(report, preset) | {"max_length": runner.max_length}

@@ -1,9 +1,9 @@
-"""Which other files an ONNX file reads its weights from.
+"""The other files from which an ONNX file reads its weights.
 
 ONNX tensors may live in "external data": a file that the graph names by path. Runtimes differ in
-what they let that path be (ONNX Runtime 1.23 opens `../../x`), so the names are read here, before
-any runtime sees the file. An ONNX file is protobuf; only the messages that can hold a tensor are
-entered, everything else is skipped by its length, so gigabytes of weights cost nothing.
+which paths they allow (ONNX Runtime 1.23 opens `../../x`), so this module reads the names before
+any runtime opens the file. An ONNX file is protobuf: only the messages that can hold a tensor are
+parsed, everything else is skipped by its length, so gigabytes of weights cost nothing.
 """
 
 import mmap
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toprune.errors import UserError
 
-# Field numbers of onnx.proto: in which message which field is a message to look into.
+# Field numbers of onnx.proto: the fields of each message that are messages to parse.
 MESSAGES: dict[str, dict[int, str]] = {
     "Model": {7: "Graph", 20: "TrainingInfo", 25: "Function"},
     "TrainingInfo": {1: "Graph", 2: "Graph"},
@@ -36,34 +36,38 @@ Bytes = bytes | mmap.mmap
 
 
 def external_files(path: Path) -> set[str]:
-    """The locations as they are written, relative to the ONNX file's directory."""
+    """Read the locations of external data in an ONNX file.
+
+    Returns:
+        The locations as the file has them, relative to its directory.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _locations(data)
     except (OSError, ValueError, IndexError) as error:
         raise UserError(
-            f"{path} is not a whole ONNX file ({error}); copy it again or export anew"
+            f"{path} is not a complete ONNX file ({error}); copy it again or export again"
         ) from error
 
 
 def _locations(data: Bytes) -> set[str]:
-    found: set[str] = set()
-    inside = [("Model", 0, len(data))]
-    while inside:
-        kind, start, end = inside.pop()
+    locations: set[str] = set()
+    messages = [("Model", 0, len(data))]
+    while messages:
+        kind, start, end = messages.pop()
         if kind == "ExternalData":
             entry = {number: data[a:b] for number, a, b in _fields(data, start, end)}
             if entry.get(KEY) == b"location":
-                found.add(entry.get(VALUE, b"").decode())
+                locations.add(entry.get(VALUE, b"").decode())
             continue
         for number, a, b in _fields(data, start, end):
             if number in MESSAGES[kind]:
-                inside.append((MESSAGES[kind][number], a, b))
-    return found
+                messages.append((MESSAGES[kind][number], a, b))
+    return locations
 
 
 def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(number, first byte, byte behind the last) of the fields that have a length."""
+    """(number, first byte, byte after the last) of the fields that have a length."""
     while start < end:
         tag, start = _varint(data, start)
         match tag & 7:
@@ -86,7 +90,7 @@ def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]
 
 
 def _varint(data: Bytes, start: int) -> tuple[int, int]:
-    """A number in groups of 7 bits, the lowest first, and where it ends."""
+    """A number in groups of 7 bits, lowest first, and the byte after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[start]

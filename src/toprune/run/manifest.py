@@ -1,8 +1,8 @@
 """The manifest, onnx/export.json: which files of a bundle belong together, and how they run.
 
-It is written last by the exporter and read first by the runtime. A graph of one export beside the
-tokenizer or the plan of another gives wrong answers, not errors; so every file is known by its hash
-and a bundle that was mixed, cut short or changed is refused before anything is run.
+The exporter writes it last and the runtime reads it first. A graph of one export beside the
+tokenizer or the plan of another gives wrong answers, not errors. So the manifest has the hash of
+every file, and a bundle that was mixed, cut short or changed is refused before it runs.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ PLACE = "onnx/export.json"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-MAX_LENGTH = 1 << 20  # of a text, in tokens: a number above it is a mistake or an attack
+MAX_LENGTH = 1 << 20  # tokens of a text: a number above it is a mistake or an attack
 MAX_ID = 1 << 31  # of a token
 # Below the bundle, with / and nothing hidden: no "..", no "C:", no second spelling of one file.
 INSIDE = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
@@ -54,7 +54,7 @@ _SCHEMA = Schema(
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the runtime must know beside the graph. `files`: sha256 by path below the bundle."""
+    """What the runtime must know beside the graph."""
 
     task: str
     settings: dict[str, Any] = field(hash=False)  # of the task
@@ -62,7 +62,7 @@ class Manifest:
     inputs: tuple[str, ...]
     pad_token_id: int
     labels: tuple[str, ...] | None  # class names by id, where the head has names
-    files: dict[str, str] = field(hash=False)
+    files: dict[str, str] = field(hash=False)  # sha256 by path below the bundle
     checked: dict[str, Any] = field(hash=False)  # figures of the exporter's parity check
     environment: dict[str, Any] = field(hash=False)
     schema: int = _SCHEMA.version
@@ -114,12 +114,24 @@ class Manifest:
         checked: dict[str, Any],
         environment: dict[str, Any],
     ) -> "Manifest":
-        """The manifest of a bundle's files; `graphs` is the directory that becomes its onnx/."""
+        """Make the manifest of a bundle.
+
+        Args:
+            bundle: the bundle's directory, with the plan, the config and the tokenizer.
+            graphs: the directory that becomes its onnx/.
+            task, settings: the task's name and its settings.
+            max_length: tokens of a text that the graph was checked for.
+            inputs: names of the graph's inputs.
+            pad_token_id: the id that fills batches.
+            labels: class names by id, if the head has names.
+            checked: figures of the parity check.
+            environment: versions and machine of the export.
+        """
         bundle, graphs = Path(bundle), Path(graphs)
         names = ("plan.json", "config.json", "tokenizer.json", images.PLACE)
-        own = [bundle / name for name in names]
-        own += bundle.glob("*.safetensors")
-        files = {p.name: _digest(inside(bundle, p.name)) for p in sorted(own) if p.is_file()}
+        paths = [bundle / name for name in names]
+        paths += bundle.glob("*.safetensors")
+        files = {p.name: _digest(inside(bundle, p.name)) for p in sorted(paths) if p.is_file()}
         for path in sorted(graphs.iterdir()):
             if not path.name.startswith(".") and path.name != Path(PLACE).name:
                 files[f"{Path(PLACE).parent}/{path.name}"] = _digest(path)
@@ -141,11 +153,11 @@ class Manifest:
 
     @property
     def needed(self) -> tuple[str, str]:
-        """To run, beside the graph; weights may be left out of a serving image."""
+        """Files that a run needs beside the graph; a serving image may leave the weights out."""
         return "plan.json", images.PLACE if self.images else "tokenizer.json"
 
     def build_task(self) -> Task:
-        """The task itself."""
+        """The task with its settings."""
         return make_task(self.task, self.settings)
 
     def to_json(self) -> str:
@@ -175,20 +187,24 @@ class Manifest:
         return manifest
 
     def verify(self, bundle: str | os.PathLike[str], graph: str = GRAPHS["fp32"]) -> None:
-        """Refuse a bundle in which a listed file is not what it was, or one to run is missing.
+        """Refuse a bundle in which a file has changed, or a file that a run needs is missing.
 
-        No runtime reads anything outside the bundle: what the graph keeps in other files must be
-        listed here too, and a listed file is a real file below the bundle. Runtimes cannot be
-        left to see to that: ONNX Runtime does since 1.24, but 1.23 opens `../../x`.
+        The manifest must also list the files in which the graph keeps its weights, and each must be
+        a real file below the bundle, so no runtime reads anything outside. Runtimes do not all
+        check that: ONNX Runtime does since 1.24, but 1.23 opens `../../x`.
+
+        Args:
+            bundle: the bundle's directory.
+            graph: the ONNX file to run, below the bundle.
         """
         bundle = Path(bundle)
         if graph not in self.files:
-            how = "toprune export --int8" if graph == GRAPHS["int8"] else "toprune export"
-            raise UserError(f"{bundle} was exported without {graph}; run '{how} {bundle}'")
+            command = "toprune export --int8" if graph == GRAPHS["int8"] else "toprune export"
+            raise UserError(f"{bundle} was exported without {graph}; run '{command} {bundle}'")
         for name in (*self.needed, graph):
             if not (bundle / name).is_file():
                 raise UserError(f"{bundle / name} is missing; copy it again or export again")
-        others = set(GRAPHS.values()) - {graph}  # not run, not read: a cold start is short
+        others = set(GRAPHS.values()) - {graph}  # not run, so not read: a cold start stays short
         for name, digest in self.files.items():
             if name in others or not os.path.lexists(bundle / name):
                 continue

@@ -1,13 +1,13 @@
-"""Bulk work by many machines: Ray Data hands windows of one file to Runners, one to a worker.
+"""Bulk work on many machines: Ray Data gives windows of one file to workers with a Runner each.
 
     file --read, one process--> windows --map_batches, N workers--> lines --this process--> out
 
-Windows are those of `bulk.score_file`, so answers are the same. The file is read beside the process
-that asked, and the answers are written there: other machines need the bundle alone. A worker that
-dies is started again and does its window again. What the user must hear (`UserError`) travels as an
-answer, to be told when its turn comes, as in one process.
+The windows are those of `bulk.score_file`, so the answers are the same. The file is read and the
+answers are written on the machine of the calling process: the others need only the bundle. A worker
+that dies is started again and repeats its window. A `UserError` travels as an answer and is raised
+in its turn, as in one process.
 
-This file imports Ray only when it is asked to score.
+This module imports Ray only when `score_file` is called.
 """
 
 import logging
@@ -27,12 +27,13 @@ from toprune.run.bulk import Rows, Window, answered_lines, check_out, write_line
 from toprune.run.manifest import Manifest, Precision
 from toprune.run.runner import Runner
 
-RETRIES = 3  # of one window, before its rows are to blame for the death of workers
-AHEAD = 1 << 27  # bytes of windows and lines under way per worker: who is faster waits
+RETRIES = 3  # attempts at one window after the first; then its rows are the likely cause
+AHEAD = 1 << 27  # bytes of windows and lines in flight per worker: a faster stage waits
 PACKED = "packed"
 
-# What is done to a window; pickled, it is one row of Ray's. (Of our rows, Arrow would mend types.)
-Lines = tuple[list[str], list[int]]  # and the numbers of rows that were left out
+# An answered window: its lines, and the numbers of the rows that were left out. Pickled, it is one
+# row of Ray's; Arrow would change the types of our own rows.
+Lines = tuple[list[str], list[int]]
 
 
 def score_file(
@@ -50,14 +51,24 @@ def score_file(
     skip_bad_rows: bool = False,
     progress: Advance | None = None,
 ) -> int:
-    """`bulk.score_file` with a Runner for each worker. threads: of each of them; None shares the
-    cores among them."""
+    """Answer every row of a file with many workers: `bulk.score_file` with a Runner for each.
+
+    Args:
+        bundle: the bundle's directory, which every machine sees under the same path.
+        source: the file to read.
+        out: a new JSONL file.
+        where: the Ray cluster, or how to start one.
+        threads: threads of each worker; None: the workers share the cores.
+
+    Returns:
+        The number of rows that were answered.
+    """
     load_ray("ray.data", debug=where.debug)
     bundle, source, out = Path(bundle).resolve(), Path(source).resolve(), Path(out)
     check_out(source, out)
     rows = Rows.of(source, Manifest.load(bundle), text, pair, skip_bad_rows)
     if where.address is None and not load_ray(debug=where.debug).is_initialized():
-        share([cores()], where.workers, threads)  # before Ray is started in vain
+        share([cores()], where.workers, threads)  # refuse bad numbers before Ray starts
     with cluster(where.address, debug=where.debug) as ray:
         nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
         workers, threads = share(nodes, where.workers, threads)
@@ -67,17 +78,25 @@ def score_file(
             "runtime": runtime,
             "max_length": max_length,
         }
-        how = {"bundle": bundle, "present": rows.present, "settings": settings}
-        with _own_settings(ray, where, workers):
-            found = _dataset(ray, rows, how, workers, threads).iter_batches(
+        runner = {"bundle": bundle, "present": rows.present, "settings": settings}
+        with _data_settings(ray, where, workers):
+            results = _dataset(ray, rows, runner, workers, threads).iter_batches(
                 batch_size=None, batch_format="pyarrow"
             )
-            return write_lines(out, _each_once(_told(ray, found)), progress)
+            return write_lines(out, _each_once(_unpacked(ray, results)), progress)
 
 
 def share(nodes: Sequence[int], workers: int | None, threads: int | None) -> tuple[int, int]:
-    """How many workers, with how many threads each, on machines with so many cores: no core is
-    given twice, and no worker waits for a machine that is not there."""
+    """Share cores among workers: no core is used twice and every worker has a place.
+
+    Args:
+        nodes: cores of each machine.
+        workers: requested number of workers; None: as many as fit.
+        threads: requested threads of each worker; None: as many as fit.
+
+    Returns:
+        The number of workers and the threads of each.
+    """
 
     def room(threads: int) -> int:
         return sum(node // threads for node in nodes)
@@ -87,31 +106,31 @@ def share(nodes: Sequence[int], workers: int | None, threads: int | None) -> tup
     if not 0 < workers <= room(threads):
         raise UserError(
             f"{workers or 'any'} workers with {threads} threads each do not fit {sum(nodes)} cores "
-            f"({len(nodes)} machines); ask for fewer --workers or --threads"
+            f"({len(nodes)} machines); use fewer --workers or --threads"
         )
     return workers, threads
 
 
-def _dataset(ray: Any, rows: Rows, how: dict[str, Any], workers: int, threads: int) -> Any:
+def _dataset(ray: Any, rows: Rows, runner: dict[str, Any], workers: int, threads: int) -> Any:
     here = ray.get_runtime_context().get_node_id()
     windows = ray.data.from_items([0]).map_batches(
         _read, fn_kwargs={"rows": rows}, num_cpus=0, label_selector={"ray.io/node-id": here}
     )
-    with warnings.catch_warnings():  # of max_task_retries, which is to have another place
+    with warnings.catch_warnings():  # Ray wants max_task_retries elsewhere
         warnings.simplefilter("ignore")
         return windows.map_batches(
             _Worker,
-            fn_constructor_kwargs=how,
+            fn_constructor_kwargs=runner,
             compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=threads,
-            max_task_retries=RETRIES,  # without it, for ever
+            max_task_retries=RETRIES,  # without it, Ray retries for ever
         )
 
 
 def _read(_: Any, rows: Rows) -> Iterator[Any]:
-    """All windows with their numbers, then the end: None, or what is wrong with the file."""
+    """Read all windows with their numbers, then the end: None, or the error in the file."""
     number, end = 0, None
     try:
         for window in rows.windows():
@@ -123,7 +142,7 @@ def _read(_: Any, rows: Rows) -> Iterator[Any]:
 
 
 class _Worker:
-    """One Runner, in a process of its own that Ray starts, and starts again when it has died."""
+    """One Runner in a process that Ray starts, and starts again if it dies."""
 
     def __init__(self, bundle: Path, present: Sequence[str], settings: dict[str, Any]):
         os.environ["RAYON_NUM_THREADS"] = str(settings["threads"])  # the tokenizer's
@@ -156,44 +175,44 @@ def _open(bundle: Path, settings: dict[str, Any]) -> Runner:
     return Runner(bundle, **settings)
 
 
-def _told(ray: Any, found: Iterator[Any]) -> Iterator[tuple[int, Any]]:
-    """What comes back; of workers that cannot be kept alive, one line."""
+def _unpacked(ray: Any, results: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """The results with their numbers; one clear line if workers keep dying."""
     try:
-        yield from map(_unpack, found)
+        yield from map(_unpack, results)
     except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as problem:
         raise UserError(
-            f"a worker died {RETRIES + 1} times over the same rows; is there memory enough? "
-            "Try fewer --workers; why it died is in Ray's logs, and --debug shows them"
+            f"a worker died {RETRIES + 1} times over the same rows; is there enough memory? "
+            "Try fewer --workers; Ray's logs have the reason, and --debug shows them"
         ) from problem
 
 
-def _each_once(found: Iterable[tuple[int, Lines | UserError | None]]) -> Iterator[Lines]:
-    """That every row comes back once is what all this is for, so it is counted, not believed."""
+def _each_once(results: Iterable[tuple[int, Lines | UserError | None]]) -> Iterator[Lines]:
+    """Check that every window comes back, and use it only once."""
     seen: set[int] = set()
     end: int | None = None
-    for number, told in found:
-        if isinstance(told, UserError):
-            raise told
-        if told is None:
+    for number, result in results:
+        if isinstance(result, UserError):
+            raise result
+        if result is None:
             end = number
         elif number not in seen:
             seen.add(number)
-            yield told
+            yield result
     if end != len(seen):
         raise RuntimeError(f"Ray gave back {len(seen)} windows of {end}")
 
 
 @contextmanager
-def _own_settings(ray: Any, where: Cluster, workers: int) -> Iterator[None]:
-    """Ray Data's settings for this work, put back afterwards."""
+def _data_settings(ray: Any, where: Cluster, workers: int) -> Iterator[None]:
+    """Change Ray Data's settings for this work and restore them afterwards."""
     data = ray.data
-    with warnings.catch_warnings():  # Ray's copy uses what Ray says not to use
+    with warnings.catch_warnings():  # Ray's copy() uses deprecated parts of Ray
         warnings.simplefilter("ignore")
         context = data.DataContext.get_current().copy()
     context.enable_progress_bars = where.debug
     context.print_on_execution_start = where.debug
-    context.target_max_block_size = 1  # every window goes its own way
-    context.execution_no_progress_timeout_s = -1  # a window of long texts takes its time
+    context.target_max_block_size = 1  # one window per block
+    context.execution_no_progress_timeout_s = -1  # a window of long texts may take long
     context.execution_options.preserve_order = where.ordered
     context.execution_options.resource_limits = data.ExecutionResources.for_limits(
         object_store_memory=AHEAD * workers
@@ -210,10 +229,10 @@ def _own_settings(ray: Any, where: Cluster, workers: int) -> Iterator[None]:
             log.setLevel(level)
 
 
-def _pack(number: int, what: Any) -> Any:
+def _pack(number: int, content: Any) -> Any:
     import pyarrow
 
-    return pyarrow.table({PACKED: [pickle.dumps((number, what))]})
+    return pyarrow.table({PACKED: [pickle.dumps((number, content))]})
 
 
 def _unpack(table: Any) -> tuple[int, Any]:

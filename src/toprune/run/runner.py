@@ -3,34 +3,43 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from toprune.data import images
+from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
 from toprune.run.manifest import GRAPHS, Manifest, Precision
-from toprune.run.reader import Given, Reader, open_reader
-from toprune.tasks.base import by_text
-from toprune.tasks.embed import unit
-from toprune.tasks.pool import pool
-from toprune.tasks.tokenize import Row
+from toprune.tasks.tokenize import Row, Text, Texts
 
 AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory,
 AHEAD_SIZE = 1 << 23  # or fewer, when these are so many characters, or bytes of pixels
 PADDED = 2  # a batch, padding included, is at most so many times its token budget
 
+# A text, or an image: a path, the bytes of a file, Pillow's, or (height, width, 3) of uint8.
+Input = Text | Any
+
+
+class Reader(Protocol):
+    """Turns texts or images into the inputs of a graph.
+
+    Its rows are `tokenize.Row` or `images.Picture`: each has a length in tokens, and `text`, the
+    number of the text or image that it belongs to.
+    """
+
+    def encode(self, texts: Sequence[Any], first: int = 0, /) -> list[Any]: ...
+
+    def batch(self, rows: Sequence[Any], /) -> dict[str, np.ndarray]: ...
+
 
 class Runner:
     """Runs an exported bundle with onnxruntime, tokenizers and numpy: no torch in the process.
 
-    One Runner serves any number of threads. `threads` are those of one call (None: every core);
-    who calls from many threads at a time is best served with threads=1. `batch_tokens` counts live
-    tokens: the graph's linear layers do not see padding.
-
-    A bundle for images takes these where texts are spoken of: paths, Pillow images, or arrays
-    (height, width, 3) of uint8.
+    Any number of threads may use one Runner. A bundle for images takes images wherever a method
+    takes texts: paths, Pillow images, or arrays (height, width, 3) of uint8.
     """
 
     def __init__(
@@ -44,6 +53,17 @@ class Runner:
         max_length: int | None = None,
         batch_tokens: int = 2048,
     ):
+        """Load a bundle and check that its files belong together.
+
+        Args:
+            bundle: the directory that `prune` wrote and `export` completed.
+            precision: "fp32", or "int8" if the bundle was exported with it.
+            threads: threads of one call; None: one for each core. Use 1 if many threads call.
+            runtime: what executes the graph.
+            providers: execution providers of onnxruntime; None: the CPU.
+            max_length: tokens of a text, at most the bundle's own limit, which is the default.
+            batch_tokens: live tokens per batch; the graph's linear layers skip the padding.
+        """
         bundle = Path(bundle)
         if precision not in GRAPHS:
             raise UserError(f"precision {precision!r} is not known; use {' or '.join(GRAPHS)}")
@@ -53,8 +73,8 @@ class Runner:
         limit = self.manifest.max_length
         if max_length is not None and not 1 <= max_length <= limit:
             raise UserError(
-                f"a maximum length of {max_length} is not in 1 to {limit}, what the file was "
-                "exported and checked for; use less, or export anew"
+                f"a maximum length of {max_length} is not in 1 to {limit}, the range that the "
+                "export checked; use less, or export the bundle again"
             )
         graph = GRAPHS[precision]
         self.manifest.verify(bundle, graph)
@@ -65,119 +85,181 @@ class Runner:
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
 
-    def __call__(self, texts: Iterable[Given]) -> Any:
-        """(N, C) logits, or vectors, in the order of the texts; a pair is a tuple. Where the head
-        answers by token, a list with an array (n, C) for each row that was read."""
-        if self._by_token:
-            return [one for _, _, outputs in self._stretches(_iterate(texts)) for one in outputs]
-        none = np.zeros((0, self.outputs), np.float32)
-        return np.concatenate([none, *self._vectors(_iterate(texts))])
+    def __call__(self, texts: Iterable[Input]) -> Any:
+        """Run the model on texts.
 
-    def predict(self, texts: Iterable[Given]) -> list[dict[str, Any]]:
-        """What the task asks of each text: `label` and `score`, `value`, `labels`, `answer`, `tags`
-        or `vector`. A label is a name, or the class id if the head has no names."""
+        Args:
+            texts: texts, or pairs of texts as tuples.
+
+        Returns:
+            Logits or vectors (N, C) in the order of the texts. If the head answers by token, a list
+            with an array (n, C) for each row that the model read.
+        """
+        if self.task.BY_TOKEN:
+            return [row for _, _, outputs in self._chunks(_iterate(texts)) for row in outputs]
+        none = np.zeros((0, self.outputs), np.float32)
+        return np.concatenate([none, *self._by_text(_iterate(texts))])
+
+    def predict(self, texts: Iterable[Input]) -> list[dict[str, Any]]:
+        """Answer texts as the task does.
+
+        Args:
+            texts: texts, or pairs of texts as tuples.
+
+        Returns:
+            One dict per text, with `label` and `score`, `value`, `labels`, `answer`, `tags` or
+            `vector`. A label is a name, or the class id if the head has no names.
+        """
         return list(self.predictions(texts))
 
-    def predictions(self, texts: Iterable[Given], *, first: int = 0) -> Iterator[dict[str, Any]]:
-        """The same one by one, in order; reads only so far ahead that memory does not grow with
-        the number of texts. first: texts that came before these, for errors that name one."""
-        for given, rows, outputs in self._stretches(_iterate(texts), first):
-            yield from self.task.predictions(outputs, rows, given, self.manifest.labels)
+    def predictions(self, texts: Iterable[Input], *, first: int = 0) -> Iterator[dict[str, Any]]:
+        """Answer texts one by one, in memory that does not grow with their number.
 
-    def stream(self, texts: Iterable[Given]) -> Iterator[np.ndarray]:
-        """The logits (C,) of each text, or its vector, one by one, as `predictions`."""
-        if self._by_token:
+        Args:
+            texts: texts, or pairs of texts as tuples; they are read only a little ahead.
+            first: number of the first text, for errors that name one.
+
+        Returns:
+            The answers of `predict`, in the order of the texts.
+        """
+        for chunk, rows, outputs in self._chunks(_iterate(texts), first):
+            yield from self.task.predictions(outputs, rows, chunk, self.manifest.labels)
+
+    def stream(self, texts: Iterable[Input]) -> Iterator[np.ndarray]:
+        """Run the model on texts one by one, in memory that does not grow with their number.
+
+        Args:
+            texts: texts, or pairs of texts as tuples; they are read only a little ahead.
+
+        Returns:
+            The logits or the vector (C,) of each text, in order.
+        """
+        if self.task.BY_TOKEN:
             raise UserError(f"the task {self.task.NAME} answers by token; use predictions(texts)")
-        return (row for part in self._vectors(_iterate(texts)) for row in part)
+        return (row for part in self._by_text(_iterate(texts)) for row in part)
 
-    def read(self, texts: Iterable[Given]) -> Iterator[tuple[Row, np.ndarray]]:
-        """Every row that the model reads and what it says to it, (C,) or (n, C): for metrics."""
+    def read(self, texts: Iterable[Input]) -> Iterator[tuple[Row, np.ndarray]]:
+        """Run the model on texts, for metrics.
+
+        Args:
+            texts: texts, or pairs of texts as tuples.
+
+        Returns:
+            Every row that the model reads, with its output (C,) or (n, C). A long text may have
+            several rows.
+        """
         first = 0
-        for given, rows, outputs in self._stretches(_iterate(texts)):
+        for chunk, rows, outputs in self._chunks(_iterate(texts)):
             for row, output in zip(rows, outputs, strict=True):
                 yield replace(row, text=first + row.text), output
-            first += len(given)
+            first += len(chunk)
 
-    def _vectors(self, texts: Iterator[Any]) -> Iterator[np.ndarray]:
-        """(n, C) of each stretch of texts."""
-        for given, rows, outputs in self._stretches(texts):
-            found = by_text(outputs, rows, len(given))
-            yield unit(found) if getattr(self.task, "normalize", False) else found
+    def _by_text(self, texts: Iterator[Any]) -> Iterator[np.ndarray]:
+        """(n, C) for each chunk of texts."""
+        for chunk, rows, outputs in self._chunks(texts):
+            yield self.task.by_text(outputs, rows, len(chunk))
 
-    def _stretches(
+    def _chunks(
         self, texts: Iterator[Any], first: int = 0
     ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray]]]:
-        """Texts, their rows and what the model says to each, some at a time."""
-        while given := some(texts):
-            rows = self._reader.encode(given, first)
-            yield given, rows, self._answers(rows, first)
-            first += len(given)
+        """Texts, their rows and the output of each row, a chunk at a time."""
+        while chunk := take_chunk(texts):
+            rows = self._reader.encode(chunk, first)
+            yield chunk, rows, self._outputs(rows, first)
+            first += len(chunk)
 
-    def _answers(self, rows: list[Row], first: int) -> list[np.ndarray]:
-        """(C,) of each row, or (n, C) where the head answers by token."""
-        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    def _outputs(self, rows: list[Row], first: int) -> list[np.ndarray]:
+        """(C,) for each row, or (n, C) if the head answers by token."""
+        outputs: list[np.ndarray] = [np.empty(0)] * len(rows)
         for chosen in batches([len(row) for row in rows], self.batch_tokens):
             feeds = self._reader.batch([rows[i] for i in chosen])
-            answer = self._engine.run(feeds)
-            self._check_shape(answer, (len(chosen), max(len(rows[i]) for i in chosen)))
-            if self.task.HEAD == "encoder":
-                settings: Any = self.task
-                answer = pool(answer, feeds["attention_mask"], settings.pooling)
-            for i, one in zip(chosen, answer, strict=True):
-                found[i] = one[: len(rows[i])] if self._by_token else one
-                if not np.isfinite(found[i]).all():
+            output = self._engine.run(feeds)
+            self._check_shape(output, len(chosen), max(len(rows[i]) for i in chosen))
+            if self.task.POOLS:
+                output = self.task.pool(output, feeds["attention_mask"])
+            for i, row_output in zip(chosen, output, strict=True):
+                outputs[i] = row_output[: len(rows[i])] if self.task.BY_TOKEN else row_output
+                if not np.isfinite(outputs[i]).all():
                     raise UserError(
                         f"the model's answer to texts[{first + rows[i].text}] is not a number (NaN "
                         "or infinite); check the weights, or try the other precision"
                     )
-        return found
+        return outputs
 
-    @property
-    def _by_token(self) -> bool:
-        return self.task.reads_all and self.task.HEAD != "encoder"
-
-    def _check_shape(self, answer: np.ndarray, shape: tuple[int, ...]) -> None:
-        batch, length = shape
-        wanted: tuple[int, ...] = (batch, self.outputs)
+    def _check_shape(self, output: np.ndarray, batch: int, length: int) -> None:
         if self.task.reads_all:
-            wanted = (batch, length, self.outputs)
-        elif self.task.HEAD == "encoder":
-            wanted = (batch, 1, self.outputs)
-        if answer.shape != wanted:  # numpy would stretch it
-            raise UserError(f"the graph gives an answer of shape {answer.shape}; export anew")
+            expected = batch, length, self.outputs
+        else:
+            expected = (batch, 1, self.outputs) if self.task.POOLS else (batch, self.outputs)
+        if output.shape != expected:  # numpy would broadcast it
+            raise UserError(
+                f"the graph gives an answer of shape {output.shape}; export the bundle again"
+            )
 
     def _check_engine(self, path: Path) -> int:
-        """The graph must be of this plan and of this manifest; gives the number of its outputs."""
+        """Check that the graph fits the plan and the manifest; returns its number of outputs."""
         engine, labels = self._engine, self.manifest.labels
         if engine.plan is None or Plan.from_json(engine.plan) != self.plan:
             raise UserError(
                 f"{path} was exported with another plan than plan.json; "
-                "copy the bundle again or export anew"
+                "copy the bundle again or export it again"
             )
         if sorted(engine.inputs) != sorted(self.manifest.inputs):
             raise UserError(
-                f"{path} has the inputs {', '.join(engine.inputs)}, the manifest says "
-                f"{', '.join(self.manifest.inputs)}; export anew"
+                f"{path} has the inputs {', '.join(engine.inputs)}, the manifest has "
+                f"{', '.join(self.manifest.inputs)}; export the bundle again"
             )
         if engine.names != self.task.OUTPUTS:
             raise UserError(
-                f"{path} has the outputs {', '.join(engine.names)}, the task "
-                f"{', '.join(self.task.OUTPUTS)}; export anew"
+                f"{path} has the outputs {', '.join(engine.names)}, the task has "
+                f"{', '.join(self.task.OUTPUTS)}; export the bundle again"
             )
-        told = len(labels) if labels else 1 if self.task.NAME in ("regress", "rank") else None
-        outputs = engine.outputs or told
-        if outputs is None or told not in (None, outputs):
+        expected = len(labels) if labels else self.task.NUM_OUTPUTS
+        outputs = engine.outputs or expected
+        if outputs is None or expected not in (None, outputs):
             raise UserError(
-                f"{path} has {engine.outputs} outputs, the manifest {told}; export anew"
+                f"{path} has {engine.outputs} outputs, the manifest has {expected}; "
+                "export the bundle again"
             )
         return outputs
 
 
+def open_reader(bundle: Path, manifest: Manifest, max_length: int | None = None) -> Texts | Images:
+    """Open the tokenizer of a bundle, or the preparation of its images.
+
+    Args:
+        bundle: the bundle's directory.
+        manifest: its manifest.
+        max_length: tokens of a text; None: the bundle's limit.
+    """
+    if manifest.images:
+        if max_length not in (None, manifest.max_length):
+            raise UserError(
+                f"every image has {manifest.max_length} tokens, one for a patch; do not set a "
+                "maximum length"
+            )
+        return Images.load(bundle / images.PLACE, manifest.max_length)
+    return Texts.load(
+        bundle / "tokenizer.json",
+        manifest.build_task(),
+        max_length=max_length or manifest.max_length,
+        inputs=manifest.inputs,
+        pad_token_id=manifest.pad_token_id,
+    )
+
+
 def batches(lengths: Sequence[int], budget: int) -> Iterator[np.ndarray]:
-    """Row numbers of each batch: like lengths together, the longest first, `budget` live tokens.
+    """Group rows of similar length into batches.
 
     Padding costs only inside attention, but there it costs memory by the square of the length: one
     long text among a hundred short ones would take gigabytes, so the padded batch has a limit too.
+
+    Args:
+        lengths: tokens of each row.
+        budget: live tokens of a batch.
+
+    Returns:
+        The row numbers of each batch, the longest rows first.
     """
     order = np.argsort([-length for length in lengths], kind="stable")
     start = live = 0
@@ -191,6 +273,19 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[np.ndarray]:
         yield order[start:]
 
 
+def take_chunk(texts: Iterator[Any]) -> list[Any]:
+    """The next texts, few enough for the memory."""
+    chunk: list[Any] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        parts = text if isinstance(text, tuple | list) else [text]
+        size += sum(map(_size, parts))
+        if len(chunk) == AHEAD or size >= AHEAD_SIZE:
+            break
+    return chunk
+
+
 def _engine(
     runtime: str, path: Path, threads: int | None, providers: Sequence[str] | None
 ) -> Engine:
@@ -199,21 +294,8 @@ def _engine(
     if runtime != "openvino":
         raise UserError(f"runtime {runtime!r} is not known; use onnx or openvino")
     if providers is not None:
-        raise UserError("providers belong to the runtime onnx; leave them out with openvino")
+        raise UserError("only the runtime onnx has providers; leave them out with openvino")
     return OpenVino(path, threads=threads)
-
-
-def some(texts: Iterator[Any]) -> list[Any]:
-    """The next texts, few enough for the memory."""
-    given: list[Any] = []
-    size = 0
-    for one in texts:
-        given.append(one)
-        parts = one if isinstance(one, tuple | list) else [one]
-        size += sum(map(_size, parts))
-        if len(given) == AHEAD or size >= AHEAD_SIZE:
-            break
-    return given
 
 
 def _size(part: Any) -> int:
@@ -225,8 +307,8 @@ def _size(part: Any) -> int:
     return 3 * width * height
 
 
-def _iterate(texts: Iterable[Given]) -> Iterator[Any]:
-    # else it would be run letter by letter
+def _iterate(texts: Iterable[Input]) -> Iterator[Any]:
+    # A single string would be read letter by letter.
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UserError('give a list of texts, not one: run(["a text"])')
     return iter(texts)

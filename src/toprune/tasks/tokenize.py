@@ -81,7 +81,7 @@ class Texts:
 
     @classmethod
     def load(cls, path: Path, task: Task, **how: Any) -> "Texts":
-        with whatever(f"cannot read {path} ({{}}); copy it again or export anew"):
+        with whatever(f"cannot read {path} ({{}}); copy it again or export the bundle again"):
             tokenizer = Tokenizer.from_file(str(path))
         return cls(tokenizer, task, **how)
 
