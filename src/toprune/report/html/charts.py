@@ -20,9 +20,9 @@ from toprune.report.svg import (
 
 @dataclass(frozen=True)
 class Mark:
-    """A number, with its interval where it is known. `kind` is a class of report.css."""
+    """A number, with its interval where it is known. `colour` is a class of report.css."""
 
-    kind: str
+    colour: str
     value: float
     low: float | None = None
     high: float | None = None
@@ -52,7 +52,7 @@ def bars(groups: Sequence[Group], *, unit: str = "x", level: float | None = None
         y += 19
         for mark in group.marks:
             size: Attributes = {"width": px(mark.value) - px(0), "height": 13}
-            parts.append(tag("rect", x=px(0), y=y, class_=mark.kind, **size))
+            parts.append(tag("rect", x=px(0), y=y, class_=mark.colour, **size))
             if level is not None:
                 parts.append(line(px(level), y - 2, px(level), y + 15, class_="level"))
             parts += _whisker(px, mark, y + 6.5)
@@ -83,7 +83,7 @@ def ranges(groups: Sequence[Group]) -> Drawing:
         for i, mark in enumerate(group.marks):
             at = y + 11.5 + 15 * i if apart else middle
             parts += _whisker(px, mark, at)
-            parts.append(circle(px(mark.value), at, r=4.5, class_=mark.kind))
+            parts.append(circle(px(mark.value), at, r=4.5, class_=mark.colour))
         y += height
     grid = [line(px(tick), 4, px(tick), y, class_="grid") for tick in px.ticks]
     axis = [text(px(tick), y + 16, f"{tick:g}", class_="faint middle") for tick in px.ticks]

@@ -11,34 +11,35 @@ from toprune.report.html.parts import (
     number,
     paragraph,
     table,
-    words,
+    user_text,
 )
 from toprune.tasks import TASKS, Task
 
 Report = dict[str, Any]
-SHOWN = 20  # classes in the chart, those that moved most
-OUTCOMES = {  # of an example: a class of the style, and words
-    "lost": ("bad", "got worse"),
-    "won": ("good", "got better"),
-    "even": ("", "is neither better nor worse"),
+SHOWN = 20  # classes in the chart, those that changed most
+OUTCOMES = {  # of an example: a class of report.css, and a word
+    "lost": ("bad", "worse"),
+    "won": ("good", "better"),
+    "even": ("", "neither better nor worse"),
 }
-OPEN = 6  # examples that are seen at once
-LONG = 40  # characters of an answer that gets a line of its own
+OPEN = 6  # examples that are not folded away
+LONG = 40  # characters of an answer that gets its own line
 
 
 def classes(report: Report) -> str:
-    found = report.get("classes") or []
-    if not found:
+    """The section about recall by class."""
+    recalls = report.get("classes") or []
+    if not recalls:
         return ""
-    order = sorted(range(len(found)), key=lambda i: _moved(found[i]))
-    known = [i for i in order if found[i]["dense"] is not None]
+    order = sorted(range(len(recalls)), key=lambda i: _moved(recalls[i]))
+    known = [i for i in order if recalls[i]["dense"] is not None]
     rows = [
         [
-            words(found[i]["name"]),
+            user_text(recalls[i]["name"]),
             number(report, "classes", i, "count", form=","),
             number(report, "classes", i, "dense", form=".1f", times=100),
             number(report, "classes", i, "pruned", form=".1f", times=100),
-            _change(found[i]),
+            _change(recalls[i]),
             number(report, "classes", i, "changed", form=","),
         ]
         for i in order
@@ -47,21 +48,26 @@ def classes(report: Report) -> str:
     numbers = table("Recall in points; the last column counts changed answers", header, rows)
     if not known:
         return numbers
-    worst = sorted(known, key=lambda i: -abs(_moved(found[i])))[:SHOWN]
+    shown = sorted(known, key=lambda i: -abs(_moved(recalls[i])))[:SHOWN]
     groups = [
-        Group(found[i]["name"], [Mark(kind, 100 * found[i][kind]) for kind in ("dense", "pruned")])
+        Group(
+            recalls[i]["name"],
+            [Mark(model, 100 * recalls[i][model]) for model in ("dense", "pruned")],
+        )
         for i in order
-        if i in worst
+        if i in shown
     ]
-    says = "; ".join(
+    description = "; ".join(
         f"{g.name}: dense {g.marks[0].value:.1f}, pruned {g.marks[1].value:.1f}" for g in groups
     )
-    some = "" if len(groups) == len(found) else f", {len(groups)} classes that moved most"
+    subset = "" if len(groups) == len(recalls) else f", {len(groups)} classes that changed most"
     keys = legend([("dense", "dense"), ("pruned", "pruned")])
-    chart = figure("classes", f"Recall in points{some}", f"{says}.", ranges(groups), keys=keys)
-    if some:
-        numbers = f"<details><summary>All {len(found)} classes</summary>{numbers}</details>"
-    about = paragraph("Recall is the share of a class's own that a model finds.")
+    chart = figure(
+        "classes", f"Recall in points{subset}", f"{description}.", ranges(groups), keys=keys
+    )
+    if subset:
+        numbers = f"<details><summary>All {len(recalls)} classes</summary>{numbers}</details>"
+    about = paragraph("Recall is the share of the examples of a class that a model finds.")
     return about + figures(chart, block(numbers))
 
 
@@ -76,12 +82,13 @@ def _change(row: dict[str, Any]) -> str:
 
 
 def examples(report: Report) -> str:
-    found = report.get("changed")
-    if not found:
+    """The section about examples whose answer changed."""
+    changed = report.get("changed")
+    if not changed:
         return ""
-    if not found["examples"]:
+    if not changed["examples"]:
         return paragraph("Dense and pruned give the same answer to every example.")
-    cases = [_case(report, i) for i in range(len(found["examples"]))]
+    cases = [_case(report, i) for i in range(len(changed["examples"]))]
     more = cases[OPEN:]
     return (
         paragraph(_counted(report))
@@ -92,41 +99,41 @@ def examples(report: Report) -> str:
 
 
 def _counted(report: Report) -> str:
-    found, shown = report["changed"], len(report["changed"]["examples"])
-    if found["count"] is None:
-        return f"These {shown} are where dense and pruned are farthest apart."
+    changed, shown = report["changed"], len(report["changed"]["examples"])
+    if changed["count"] is None:
+        return f"These are the {shown} examples for which dense and pruned differ most."
     unit = TASKS.get(report.get("task", ""), Task).UNIT
-    told = f"{number(report, 'changed', 'count', form=',')} {unit} get another answer than before."
-    if "lost" in found:
-        told += (
-            f" Of these {number(report, 'changed', 'lost', form=',')} got worse, "
-            f"{number(report, 'changed', 'won', form=',')} got better."
+    text = f"{number(report, 'changed', 'count', form=',')} {unit} have another answer than before."
+    if "lost" in changed:
+        text += (
+            f" {number(report, 'changed', 'lost', form=',')} answers are worse, "
+            f"{number(report, 'changed', 'won', form=',')} are better."
         )
-    return told if shown == found["count"] else f"{told} Here are {shown} of them."
+    return text if shown == changed["count"] else f"{text} Here are {shown} of them."
 
 
 def _case(report: Report, at: int) -> str:
     case = report["changed"]["examples"][at]
-    kind, verdict = OUTCOMES.get(case.get("outcome", ""), ("", ""))
-    lines = [f"<blockquote>{words(case['text'])}</blockquote>"]
+    style, verdict = OUTCOMES.get(case.get("outcome", ""), ("", ""))
+    lines = [f"<blockquote>{user_text(case['text'])}</blockquote>"]
     if "pair" in case:
-        lines.append(f"<blockquote>{words(case['pair'])}</blockquote>")
-    told: list[tuple[str, str]] = []
+        lines.append(f"<blockquote>{user_text(case['pair'])}</blockquote>")
+    answers: list[tuple[str, str]] = []
     pruned = "pruned" if "dense" in case else "cosine of the two vectors"  # of single texts
     names = {"dense": "dense", "pruned": pruned}
     for key, name in (names | {"label": "label"}).items():
         if key in case:
-            told.append((name, _answer(report, at, key)))
-    pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told)
+            answers.append((name, _answer(report, at, key)))
+    pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in answers)
     if verdict:
-        pairs += f'<div><dt>so it</dt><dd class="verdict">{verdict}</dd></div>'
+        pairs += f'<div><dt>result</dt><dd class="verdict">{verdict}</dd></div>'
     is_long = any(len(str(case.get(key, ""))) > LONG for key in ("dense", "pruned", "label"))
     shape = ' class="long"' if is_long else ""
-    return f'<li class="{kind}">{"".join(lines)}<dl{shape}>{pairs}</dl></li>'
+    return f'<li class="{style}">{"".join(lines)}<dl{shape}>{pairs}</dl></li>'
 
 
 def _answer(report: Report, at: int, key: str) -> str:
     value = report["changed"]["examples"][at][key]
     if isinstance(value, int | float):
         return number(report, "changed", "examples", at, key, form=".3f")
-    return words(value) if str(value) else '<span class="soft">no answer</span>'
+    return user_text(value) if str(value) else '<span class="soft">no answer</span>'

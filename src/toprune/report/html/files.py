@@ -1,4 +1,4 @@
-"""report.json and report.html in a bundle's folder: two views of one thing, written together."""
+"""Writes report.json and report.html of a bundle: two views of one report."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ JSON, HTML = "report.json", "report.html"
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> None:
-    """Both files, each whole at any time; the page first made, so that a report that it cannot
+    """Write both files, each in one step. The page is made first, so that a report that it cannot
     show changes nothing."""
     page = report_page(report)
     write_text(folder / JSON, json.dumps(report, indent=1) + "\n")
@@ -23,8 +23,15 @@ def write_report(folder: Path, report: dict[str, Any]) -> None:
 
 
 def write_report_page(folder: str | Path, compared: str | Path | None = None) -> Path:
-    """report.html anew from report.json. compared: compare.json of `toprune compare`, for the
-    accuracy-FLOPs curve."""
+    """Write report.html again from report.json.
+
+    Args:
+        folder: the directory of a bundle.
+        compared: compare.json of `toprune compare`, for the accuracy-FLOPs curve.
+
+    Returns:
+        The path of report.html.
+    """
     folder = Path(folder)
     report = _read(folder / JSON, "give the directory that prune wrote")
     other = None if compared is None else _read(Path(compared), "give what compare wrote")
@@ -33,14 +40,22 @@ def write_report_page(folder: str | Path, compared: str | Path | None = None) ->
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         why = f"{type(error).__name__}: {error}"  # a file from elsewhere may lack anything
         raise UserError(
-            f"{folder / JSON} is no report that this toprune can show ({why}); prune anew"
+            f"{folder / JSON} is not a report that this version can show ({why}); prune again"
         ) from error
     write_text(folder / HTML, page)
     return folder / HTML
 
 
 def save_timings(folder: str | Path, result: Mapping[str, Any]) -> Path:
-    """What `bench` measured goes into the bundle's report, with the date, and onto its page."""
+    """Add what `bench` measured to the report and its page, with the date.
+
+    Args:
+        folder: the directory of a bundle.
+        result: what `bench` returns.
+
+    Returns:
+        The path of report.html.
+    """
     folder = Path(folder)
     report = _read(folder / JSON, "give the directory that prune wrote")
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -49,7 +64,7 @@ def save_timings(folder: str | Path, result: Mapping[str, Any]) -> Path:
 
 
 def _read(path: Path, advice: str) -> dict[str, Any]:
-    found = read_json(path, advice)
-    if not isinstance(found, dict):
+    report = read_json(path, advice)
+    if not isinstance(report, dict):
         raise UserError(f"{path} is not a report: a JSON object is expected")
-    return found
+    return report

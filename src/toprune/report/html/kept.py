@@ -1,4 +1,4 @@
-"""Tokens that enter each layer: the paper's figure of retained tokens, for the user's lengths."""
+"""Tokens that enter each layer, for the lengths of the user's texts."""
 
 from typing import Any
 
@@ -10,11 +10,12 @@ NAMES = {0.1: "short", 0.5: "median", 0.9: "long", 1.0: "longest"}
 
 
 def kept(report: dict[str, Any]) -> str:
+    """The section about kept tokens."""
     entering = report.get("kept_per_layer")
     if not entering:
         return ""
     share = 100 * entering[-1] / entering[0] if entering[0] else 100
-    told = (
+    summary = (
         f"A text of mean length has {entering[0]} tokens; {entering[-1]} of them ({share:.0f} %) "
         f"reach the last of {len(entering)} layers."
     )
@@ -24,40 +25,40 @@ def kept(report: dict[str, Any]) -> str:
     mean = figure(
         "kept",
         "Tokens that enter each layer, mean length",
-        f"{told} By layer: {', '.join(map(str, entering))}.",
+        f"{summary} By layer: {', '.join(map(str, entering))}.",
         columns(entering, x="layer"),
         table("Tokens that enter each layer", ("layer", "tokens"), rows),
     )
-    return paragraph(told) + figures(mean, _by_length(report))
+    return paragraph(summary) + figures(mean, _by_length(report))
 
 
 def _by_length(report: dict[str, Any]) -> str:
-    found = report.get("kept_by_length") or []
+    rows_by_length = report.get("kept_by_length") or []
     named: dict[int, list[str]] = {}  # lengths are often equal where texts are cut
-    for row in found:
+    for row in rows_by_length:
         named.setdefault(row["tokens"], []).append(NAMES.get(row["share"], str(row["share"])))
-    if len(named) < 2:  # images are of one length
+    if len(named) < 2:  # images have one length
         return ""
-    chosen = {row["tokens"]: at for at, row in enumerate(found)}
+    chosen = {row["tokens"]: at for at, row in enumerate(rows_by_length)}
     names = [f"{' to '.join(dict.fromkeys((n[0], n[-1])))}: {t}" for t, n in named.items()]
-    kept = [found[chosen[tokens]]["kept"] for tokens in named]
+    kept = [rows_by_length[chosen[tokens]]["kept"] for tokens in named]
     drawn = [
-        Line(name, [Point(i + 1, count) for i, count in enumerate(own)])
-        for name, own in zip(names, kept, strict=True)
+        Line(name, [Point(i + 1, count) for i, count in enumerate(counts)])
+        for name, counts in zip(names, kept, strict=True)
     ]
     rows = [
         [str(i + 1)]
         + [number(report, "kept_by_length", chosen[t], "kept", i, form=",") for t in named]
         for i in range(len(kept[0]))
     ]
-    says = "; ".join(
-        f"{name} tokens, of which {own[-1]} reach the last layer"
-        for name, own in zip(names, kept, strict=True)
+    description = "; ".join(
+        f"{name} tokens, of which {counts[-1]} reach the last layer"
+        for name, counts in zip(names, kept, strict=True)
     )
     return figure(
         "kept-by-length",
         "The same for texts of other lengths",
-        f"{says}.",
+        f"{description}.",
         lines(drawn, x="layer", y="tokens", floor=0.0),
         table("Tokens that enter each layer, by length", ("layer", *names), rows),
         legend((series_class(i), f"{name} tokens") for i, name in enumerate(names)),

@@ -1,7 +1,7 @@
-"""report.html: what was asked, what runs, what it costs and what it gains, from report.json alone.
+"""report.html, from report.json alone: what was requested, what runs, what it costs and gains.
 
-Every part is there when its numbers are: reports of older bundles, of data without labels and of
-fine-tuned models have fewer of them.
+A section appears if the report has its numbers: reports of older bundles, of data without labels
+and of fine-tuned models have fewer of them.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from toprune.report.html.compared import curve, front
 from toprune.report.html.failures import classes, examples
 from toprune.report.html.kept import kept
 from toprune.report.html.origin import origin
-from toprune.report.html.parts import number, paragraph, section, words
+from toprune.report.html.parts import number, paragraph, section, user_text
 from toprune.report.html.quality import quality, verdict
 from toprune.report.html.shell import escape, page, read_asset
 from toprune.report.html.speed import fastest, speed
@@ -24,12 +24,17 @@ Report = dict[str, Any]
 
 
 def report_page(report: Report, compared: Mapping[str, Any] | None = None) -> str:
-    """One HTML document. compared: compare.json, for the curve that this bundle is a point of."""
+    """One HTML document.
+
+    Args:
+        report: report.json.
+        compared: compare.json, for a curve with this bundle in it.
+    """
     try:
         body = "\n".join(filter(None, _body(report, compared)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         raise UserError(
-            f"report.json is not one that toprune wrote ({problem!r}); prune the model anew"
+            f"report.json is not one that toprune wrote ({problem!r}); prune the model again"
         ) from problem
     return page(_title(report), body, style=read_asset(__package__, "report.css"))
 
@@ -37,17 +42,17 @@ def report_page(report: Report, compared: Mapping[str, Any] | None = None) -> st
 def _body(report: Report, compared: Mapping[str, Any] | None) -> list[str]:
     return [
         _head(report),
-        section("How many FLOPs it takes", budget(report)),
-        section("How good it is", quality(report)),
-        section("How fast it is", speed(report)),
-        section("How many tokens are kept", kept(report)),
+        section("FLOPs", budget(report)),
+        section("Quality", quality(report)),
+        section("Speed", speed(report)),
+        section("Tokens kept", kept(report)),
         section(
             "Accuracy against FLOPs", curve(compared, report) if compared else "", front(report)
         ),
         section("Class by class", classes(report)),
         section("Where it fails", examples(report)),
-        section("How it was learned", training(report)),
-        section("Where the numbers are from", origin(report)),
+        section("Training", training(report)),
+        section("Where the numbers come from", origin(report)),
     ]
 
 
@@ -63,13 +68,13 @@ def _task(report: Report) -> str:
 
 def _head(report: Report) -> str:
     method = report.get("provenance", {}).get("method")
-    told = [f"method {method}"] if method else []
+    facts = [f"method {method}"] if method else []
     if "examples" in report:
-        told.append(f"{report['examples']:,} examples that training never saw")
+        facts.append(f"{report['examples']:,} examples that training never saw")
     return "\n".join(
         [
             f"<h1>{escape(_title(report))}</h1>",
-            paragraph(words(" \u00b7 ".join(told)), soft=True),
+            paragraph(user_text(" \u00b7 ".join(facts)), soft=True),
             f'<p class="lead">{verdict(report)}</p>' if "difference" in report else "",
             _tiles(report),
         ]
@@ -80,8 +85,8 @@ def _tiles(report: Report) -> str:
     tiles: list[tuple[str, str, str]] = []
     if "budget" in report:
         executed = number(report, "budget", "executed", "unpadded", unit="x")
-        asked = words(report["budget"]["asked"])
-        tiles.append(("Fewer FLOPs, really", executed, f"asked for: {asked}"))
+        asked = user_text(report["budget"]["asked"])
+        tiles.append(("Times fewer FLOPs", executed, f"requested: {asked}"))
     for part in ("pruned", "metrics"):
         if report.get(part):
             name = next(iter(report[part]))
@@ -97,9 +102,9 @@ def _tiles(report: Report) -> str:
         ratio = number(report, *best, "value", unit="x")
         tiles.append(("Faster, measured", ratio, "pruned over dense, fp32"))
     cells = (
-        f'<div><dt>{words(name)}</dt><dd class="big">{value}</dd>'
-        + (f'<dd class="small">{more}</dd>' if more else "")
+        f'<div><dt>{user_text(name)}</dt><dd class="big">{value}</dd>'
+        + (f'<dd class="small">{note}</dd>' if note else "")
         + "</div>"
-        for name, value, more in tiles
+        for name, value, note in tiles
     )
     return f'<dl class="tiles">{"".join(cells)}</dl>' if tiles else ""

@@ -1,7 +1,7 @@
-"""What every page has around its body: one file that asks for nothing, on any screen, in any light.
+"""The frame of every page: one file without requests, for any screen, light or dark.
 
-The content policy forbids all requests and names the page's own style and script by their hashes,
-so that nothing that slips into the body can run. It follows that `style="..."` and `onclick="..."`
+The content security policy forbids all requests and names the page's style and script by their
+hashes, so that nothing that slips into the body can run. So `style="..."` and `onclick="..."`
 attributes do nothing: give elements classes, and let the script set `element.style`.
 """
 
@@ -25,24 +25,29 @@ def read_asset(package: str, name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """For element content and quoted attributes alike. What no page may hold (control characters,
-    unpaired surrogates) becomes a visible sign in its place."""
+    """Escape text for element content and quoted attributes. Characters that no page may hold
+    (control characters, unpaired surrogates) become visible signs."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     return html.escape(_UNSAFE.sub(_sign, plain), quote=True)
 
 
-def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return chr(0x2400 + code) if code < 0x20 else "\ufffd"
 
 
 def page(title: str, body: str, *, script: str = "", style: str = "", form: bool = False) -> str:
-    """A whole document. `title` is text; `body` is HTML, in which others' words are escaped;
-    `script` and `style` are ours, they hold no data of users (those go into the body). `form`: one
-    may be sent, to where the page came from."""
+    """A complete HTML document.
+
+    Args:
+        title: plain text.
+        body: HTML, in which text from elsewhere is escaped.
+        script, style: ours, without data of users, which belongs into the body.
+        form: may the page send a form to where it came from?
+    """
     style = read_asset(__package__, "page.css") + style
-    for own in (script, style):
-        if _ENDS.search(own):
+    for code in (script, style):
+        if _ENDS.search(code):
             raise ValueError("a script or style that would end its own element")
     rules = ["default-src 'none'", "base-uri 'none'", "img-src data:"]
     rules.append("form-action 'self'" if form else "form-action 'none'")

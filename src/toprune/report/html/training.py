@@ -1,4 +1,4 @@
-"""How the masks got there: sparsity, gates and kept shares over the soft stage, and the loss."""
+"""The training: sparsity, gates and kept shares of the soft stage, and the loss."""
 
 import re
 from typing import Any
@@ -12,8 +12,9 @@ OF_LAYER = re.compile(r"(gate|kept)_(\d+)")
 
 
 def training(report: Report) -> str:
+    """The section about training."""
     log = report.get("log") or []
-    parts = [_sparsity(report), *(_masks(report, kind) for kind in ("gate", "kept")), _loss(report)]
+    parts = [_sparsity(report), *(_masks(report, mask) for mask in ("gate", "kept")), _loss(report)]
     if not any(parts):
         return paragraph("Nothing was trained.") if "log" in report and not log else ""
     return figures(*parts)
@@ -47,38 +48,38 @@ def _sparsity(report: Report) -> str:
     )
 
 
-def _masks(report: Report, kind: str) -> str:
-    """Gates, or kept shares, as a strip for each layer."""
+def _masks(report: Report, mask: str) -> str:
+    """Gates or kept shares (`mask`: gate or kept), as a strip for each layer."""
     log = report.get("log") or []
     keys = {m[0]: int(m[2]) for line in log for key in line if (m := OF_LAYER.fullmatch(key))}
-    own = sorted((layer, key) for key, layer in keys.items() if key.startswith(kind))
-    at = [i for i, line in enumerate(log) if all(key in line for _, key in own)]
-    if not own or len(at) < 2:
+    layers = sorted((layer, key) for key, layer in keys.items() if key.startswith(mask))
+    at = [i for i, line in enumerate(log) if all(key in line for _, key in layers)]
+    if not layers or len(at) < 2:
         return ""
-    strips = [(f"layer {layer + 1}", [log[i][key] for i in at]) for layer, key in own]
+    strips = [(f"layer {layer + 1}", [log[i][key] for i in at]) for layer, key in layers]
     rows = [
         [number(report, "log", i, "step", form=",")]
-        + [number(report, "log", i, key, form=".0f", times=100) for _, key in own]
+        + [number(report, "log", i, key, form=".0f", times=100) for _, key in layers]
         for i in at
     ]
-    header = ("step", *(f"layer {layer + 1}" for layer, _ in own))
-    title, what = {
+    header = ("step", *(f"layer {layer + 1}" for layer, _ in layers))
+    title, meaning = {
         "gate": ("Gates: where tokens are dropped", "Chance that a layer drops tokens"),
         "kept": ("Ranks: how many stay", "Share of tokens expected after a layer"),
-    }[kind]
+    }[mask]
     ending = ", ".join(f"{name} {100 * values[-1]:.0f} %" for name, values in strips)
     return figure(
-        f"masks-{kind}",
+        f"masks-{mask}",
         title,
-        f"{what}, over training. In the end: {ending}.",
+        f"{meaning}, over training. At the end: {ending}.",
         heat(strips, ends=(f"step {log[at[0]]['step']}", f"step {log[at[-1]]['step']}")),
-        table(f"{what}, in %", header, rows),
-        paragraph(f"{what}: the stronger the colour, the nearer to 100 %.", soft=True),
+        table(f"{meaning}, in %", header, rows),
+        paragraph(f"{meaning}: a stronger colour is nearer to 100 %.", soft=True),
     )
 
 
 def _loss(report: Report) -> str:
-    """Of both stages, one after the other."""
+    """The loss of both stages, one after the other."""
     points: dict[str, list[Point]] = {}
     rows: list[list[str]] = []
     before = 0
@@ -96,16 +97,16 @@ def _loss(report: Report) -> str:
             )
         if stage == "masks and weights":
             before = max(before, line.get("step", 0))
-    drawn = [Line(name, found) for name, found in points.items()]
+    drawn = [Line(stage, series) for stage, series in points.items()]
     if sum(len(line.points) for line in drawn) < 2:
         return ""
-    says = "; ".join(
+    description = "; ".join(
         f"{line.name}: from {line.points[0].y:.3g} to {line.points[-1].y:.3g}" for line in drawn
     )
     return figure(
         "loss",
         "Loss",
-        f"{says}.",
+        f"{description}.",
         lines(drawn, x="step", y="loss", floor=0.0),
         table("Loss", ("stage", "step", "loss"), rows),
         legend((series_class(i), line.name) for i, line in enumerate(drawn)),
