@@ -33,7 +33,8 @@ def make_vit(num_labels: int = 2, seed: int = 0, **settings: Any) -> Any:
 
 
 def make_processor(**settings: Any) -> ViTImageProcessorPil:
-    return ViTImageProcessorPil(**{"size": {"height": SIDE, "width": SIDE}} | settings)
+    options: dict[str, Any] = {"size": {"height": SIDE, "width": SIDE}} | settings
+    return ViTImageProcessorPil(**options)
 
 
 def squares(count: int, seed: int) -> tuple[list[np.ndarray], list[int]]:
