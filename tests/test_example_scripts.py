@@ -1,6 +1,5 @@
 """The examples run, say what is true, and stay short enough to be read."""
 
-import json
 import re
 import runpy
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.models import make_model, make_tokenizer
+from support.tables import write_rows
 from toprune import Bundle, Plan, Runner
 from toprune.api import evaluate
 from toprune.export.export import export
@@ -42,7 +42,7 @@ def pairs(tmp_path: Path) -> Path:
         for _ in range(DOCUMENTS)
     ]
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     return path
 
 

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 from transformers import BertModel, GPT2Config, GPT2ForSequenceClassification
 
 from support import synthetic
-from support.commands import call, refused, save_model, write
+from support.commands import call, refused, save_model
 from support.models import make_model, make_tokenizer
 from support.report_case import make_report
+from support.tables import write_rows
 from toprune.plan.plan import Plan
 
 PLAN = Plan("bert", 4, 32, "received", ())
@@ -32,7 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(place / "bundle")
     PLAN.save(place / "bundle" / "plan.json")
     (place / "bundle" / "report.json").write_text(json.dumps(make_report()))
-    write(place / "data.jsonl", synthetic.rows(60, 0))
+    write_rows(place / "data.jsonl", synthetic.rows(60, 0))
     return place
 
 
@@ -89,7 +90,7 @@ def _broken(place: Path) -> Path:
 
 def _labelled(change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Callable[[Path], Path]:
     rows = [row | change(i, row) for i, row in enumerate(synthetic.rows(60, 0))]
-    return lambda place: write(place / "bad.jsonl", rows)
+    return lambda place: write_rows(place / "bad.jsonl", rows)
 
 
 def _full(place: Path) -> Path:
@@ -120,7 +121,7 @@ PRUNE: dict[str, tuple[dict[str, Any], str]] = {
     "no data": ({"data": lambda p: p / "none.csv"}, "check the path"),
     "no text column": ({"text": "review"}, "columns here: text, label"),
     "no label column": ({"label": "stars"}, "columns here: text, label"),
-    "empty data": ({"data": lambda p: write(p / "empty.jsonl", [])}, "at least two examples"),
+    "empty data": ({"data": lambda p: write_rows(p / "empty.jsonl", [])}, "at least two examples"),
     "one class": ({"data": _labelled(lambda i, row: {"label": 1})}, "two classes or more"),
     "labels out of range": ({"data": _labelled(lambda i, row: {"label": i % 3})}, "0 to 1"),
     "labels below zero": ({"data": _labelled(lambda i, row: {"label": i % 3 - 1})}, "renumber"),
@@ -165,7 +166,7 @@ def test_bad_input_is_one_line(case: str, place: Path, tmp_path: Path):
 
 
 FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
-    "no labels": ({"data": lambda p: write(p / "x.jsonl", [{"text": "w1"}] * 9)}, "--label"),
+    "no labels": ({"data": lambda p: write_rows(p / "x.jsonl", [{"text": "w1"}] * 9)}, "--label"),
     "classes from one": ({"data": _labelled(lambda i, row: {"label": i % 2 + 1})}, "count from 0"),
     "no epochs": ({"epochs": 0}, "1 or more"),
     "too long": ({"max_length": 512}, "66"),
@@ -283,7 +284,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "eval: no labels": (
         "eval {0}/model --data {1}/texts.jsonl",
         "--label",
-        lambda place, folder: write(folder / "texts.jsonl", [{"text": "w1"}, {"text": "w2"}]),
+        lambda place, folder: write_rows(folder / "texts.jsonl", [{"text": "w1"}, {"text": "w2"}]),
     ),
     "eval: no head": (
         f"eval {{1}}/base {DATA}",

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from support import synthetic
-from support.commands import Rows, call, refused, save_model, succeed, write
+from support.commands import call, refused, save_model, succeed
 from support.models import make_model, make_tokenizer
+from support.tables import Rows, write_rows
 from toprune import cli
 from toprune.bundle.bundle import Bundle
 from toprune.cli import demo
@@ -30,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a model and data that are in order; tests must not change it."""
     place = tmp_path_factory.mktemp("place")
     save_model(place / "model")
-    write(place / "data.jsonl", synthetic.rows(60, 0))
+    write_rows(place / "data.jsonl", synthetic.rows(60, 0))
     return place
 
 
@@ -180,7 +181,7 @@ def test_three_trials_choose_the_weight(place: Path, tmp_path: Path):
 @pytest.mark.slow
 def test_labels_are_optional(place: Path, tmp_path: Path):
     texts = [{"text": row["text"]} for row in synthetic.rows(40, 0)]
-    data = ("--data", write(tmp_path / "texts.jsonl", texts))
+    data = ("--data", write_rows(tmp_path / "texts.jsonl", texts))
     out = succeed(
         *("prune", "--model", place / "model", *data, "--budget", "2x"),
         *("--epochs", 0, "--out", tmp_path / "small"),
@@ -210,7 +211,7 @@ def test_class_names_mean_the_same_in_every_set(tmp_path: Path):
     named = [row | {"label": ("bad", "good")[row["label"]]} for row in rows]
     numbered = [row | {"label": row["label"] + 1} for row in rows]
     reports = [
-        json.loads(succeed("eval", folder, "--json", "--data", write(tmp_path / name, data)))
+        json.loads(succeed("eval", folder, "--json", "--data", write_rows(tmp_path / name, data)))
         for name, data in (("named.jsonl", named), ("numbered.jsonl", numbered))
     ]
     assert reports[0] == reports[1]
@@ -359,7 +360,7 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # random weights of this size are chaotic (see test_export.py)
     monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
     base = save_model(tmp_path / "base", make_model(head="encoder"))
-    data = write(tmp_path / "qa.jsonl", _questions(40))
+    data = write_rows(tmp_path / "qa.jsonl", _questions(40))
     dense, small = tmp_path / "dense", tmp_path / "small"
     asked = ("--task", "answer", "--data", data, "--max-length", 24)
     succeed("finetune", "--model", base, *asked, "--stride", 4, "--epochs", 1, "--out", dense)
@@ -383,7 +384,7 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, found in onnx_says["metrics"].items():  # one close call of 40 may fall otherwise
         assert found["value"] == pytest.approx(torch_says["metrics"][name]["value"], abs=1 / 40)
 
-    write(data, [*_questions(40), {"question": " ", "context": "w1"}])
+    write_rows(data, [*_questions(40), {"question": " ", "context": "w1"}])
     words, out = (*words, "--runtime", "onnx", "--out"), tmp_path / "out.jsonl"
     done = call(*words, out)
     assert done.exit_code == 2
@@ -401,7 +402,7 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_vectors(tmp_path: Path):
     base = save_model(tmp_path / "base", make_model(head="encoder"))
-    data = write(tmp_path / "texts.jsonl", synthetic.rows(24, 0))
+    data = write_rows(tmp_path / "texts.jsonl", synthetic.rows(24, 0))
     words = ("prune", "--model", base, "--task", "embed", "--data", data, "--epochs", 0)
     out = succeed(*words, "--budget", "2x", "--pooling", "cls", "--out", tmp_path / "cls")
     assert "The cosine of dense and pruned vectors" in out
@@ -416,7 +417,7 @@ def test_a_ranker_keeps_its_query(tmp_path: Path):
         {"query": f"w{i // 4}", "document": row["text"], "label": int(i % 4 == 0)}
         for i, row in enumerate(synthetic.rows(24, 0))
     ]
-    data = write(tmp_path / "pairs.jsonl", pairs)
+    data = write_rows(tmp_path / "pairs.jsonl", pairs)
     words = ("prune", "--model", base, "--task", "rank", "--data", data, "--budget", "1.5x")
     out = succeed(*words, "--epochs", 0, "--out", tmp_path / "kept")
     assert "Dense and pruned put the same document on top" in out
@@ -429,7 +430,7 @@ def test_a_ranker_keeps_its_query(tmp_path: Path):
 
 
 def test_bad_rows_are_skipped_when_asked(place: Path, tmp_path: Path):
-    bad = write(tmp_path / "bad.jsonl", [*synthetic.rows(60, 0), {"text": "", "label": 1}])
+    bad = write_rows(tmp_path / "bad.jsonl", [*synthetic.rows(60, 0), {"text": "", "label": 1}])
     words = ("eval", place / "model", "--data", bad)
     refused(call(*words), "leave it out: --skip-bad-rows")
     done = call(*words, "--skip-bad-rows", "--json")

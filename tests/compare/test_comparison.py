@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from support import synthetic
 from support.models import make_model, make_tokenizer
+from support.tables import write_rows
 from toprune import cli
 from toprune.api import Data
 from toprune.compare import comparison as module
@@ -519,7 +520,7 @@ def command(*words: Any) -> Result:
 
 def test_command_line(model: Path, tmp_path: Path):
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
-    data.write_text("".join(json.dumps(row) + "\n" for row in synthetic.rows(60, 0)))
+    write_rows(data, synthetic.rows(60, 0))
     words = ("--model", model, "--data", data, "--epochs", 0, "--out", out)
     done = command(
         *(*words, "--methods", "top, random", "--budgets", "2x, 50x", "--seeds", "0", "--json"),

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from support import synthetic
 from support.models import make_tokenizer
+from support.tables import write_rows
 from toprune import cli
 from toprune.api import Data
 from toprune.compare import executors
@@ -48,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         synthetic.untrained().save_pretrained(folder / "dense")
     make_tokenizer().save_pretrained(folder / "dense")
     rows = synthetic.rows(60, 0)
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "data.jsonl", rows)
     return folder
 
 

@@ -7,6 +7,7 @@ import datasets
 import pandas as pd
 import pytest
 
+from support.tables import write_rows
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples, load
 from toprune.errors import UserError
@@ -23,28 +24,6 @@ TEXTS = [row["text"] for row in ROWS]
 PACKED = gzip.compress(b"text,label\na,0\n" * 99, mtime=0)
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Rows in the format of the path's ending, by other code than ours."""
-    plain = path.with_suffix("") if path.suffix == ".gz" else path
-    frame = pd.DataFrame(rows)
-    match plain.suffix:
-        case ".csv":
-            frame.to_csv(plain, index=False)
-        case ".tsv":
-            lines = [frame.columns, *frame.astype(str).itertuples(index=False)]
-            plain.write_text("".join("\t".join(line) + "\n" for line in lines))
-        case ".jsonl":
-            frame.to_json(plain, orient="records", lines=True)
-        case ".json":
-            frame.to_json(plain, orient="records")
-        case ".parquet":
-            frame.to_parquet(plain)
-    if plain != path:
-        path.write_bytes(gzip.compress(plain.read_bytes()))
-        plain.unlink()
-    return path
-
-
 def dataset(rows: list[dict[str, Any]], classes: list[str] | None = None) -> datasets.Dataset:
     hub_set = datasets.Dataset.from_list(rows)
     return hub_set.cast_column("label", datasets.ClassLabel(names=classes)) if classes else hub_set
@@ -57,7 +36,7 @@ def splits(**parts: datasets.Dataset) -> datasets.DatasetDict:
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_files(tmp_path: Path, ending: str, packed: str):
-    found = load(write(tmp_path / f"set{ending}{packed}", ROWS), reads=Classify.READS)
+    found = load(write_rows(tmp_path / f"set{ending}{packed}", ROWS), reads=Classify.READS)
     assert found == {"train": Examples(TEXTS, labels=[0, 1, 1])}
 
 
@@ -85,7 +64,7 @@ def test_bom_blank_lines_and_line_breaks_in_quotes(tmp_path: Path):
 def test_long_cells(tmp_path: Path):
     rows = [{"text": "w " * 100_000, "label": 0}, {"text": "w", "label": 1}]
     assert (
-        load(write(tmp_path / "set.csv", rows), reads=Classify.READS)["train"].texts[0]
+        load(write_rows(tmp_path / "set.csv", rows), reads=Classify.READS)["train"].texts[0]
         == "w " * 100_000
     )
 
@@ -143,7 +122,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], Examples]] = 
 @pytest.mark.parametrize("task", CASES)
 def test_files_of_the_tasks(tmp_path: Path, task: str, ending: str):
     rows, plain, expected = CASES[task]
-    path = write(tmp_path / f"set{ending}", plain if ending in (".csv", ".tsv") else rows)
+    path = write_rows(tmp_path / f"set{ending}", plain if ending in (".csv", ".tsv") else rows)
     assert load(path, reads=TASKS[task].READS) == {"train": expected}
 
 
@@ -165,7 +144,7 @@ def test_dataset_dict_and_mapping(tmp_path: Path):
         train=dataset(ROWS), dev=dataset(ROWS), test=dataset(ROWS), unsupervised=dataset(ROWS)
     )
     assert load(hub_set, reads=Classify.READS) == expected
-    mixed = {"train": ROWS, "val": pd.DataFrame(ROWS), "test": write(tmp_path / "x.csv", ROWS)}
+    mixed = {"train": ROWS, "val": pd.DataFrame(ROWS), "test": write_rows(tmp_path / "x.csv", ROWS)}
     assert load(mixed, reads=Classify.READS) == expected
 
 
@@ -178,7 +157,7 @@ def test_saved_directories(tmp_path: Path):
 
 def test_directory_of_files(tmp_path: Path):
     for name in ("train.tsv", "dev.jsonl.gz", "test.csv", "notes.csv"):
-        write(tmp_path / name, ROWS)
+        write_rows(tmp_path / name, ROWS)
     (tmp_path / "train.txt").write_text("not data")
     found = load(tmp_path, reads=Classify.READS)
     assert list(found) == ["train", "validation", "test"]
@@ -218,7 +197,7 @@ def test_words_alone_and_words_with_blanks(tmp_path: Path):
 @pytest.mark.parametrize("names", [["train.csv", "train.jsonl"], ["dev.csv", "valid.csv"]])
 def test_two_files_for_one_set(tmp_path: Path, names: list[str]):
     for name in names:
-        write(tmp_path / name, ROWS)
+        write_rows(tmp_path / name, ROWS)
     with pytest.raises(UserError, match=f"two .* sets: {', '.join(names)}; keep one"):
         load(tmp_path, reads=Classify.READS)
 
@@ -249,7 +228,7 @@ def test_hub_name_with_config(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_one_split(tmp_path: Path):
-    path = write(tmp_path / "reviews.csv", ROWS)
+    path = write_rows(tmp_path / "reviews.csv", ROWS)
     hub_set = splits(train=dataset(ROWS), unsupervised=dataset(ROWS))
     assert list(load(path, reads=Classify.READS, split="test")) == ["test"]
     assert list(load(path, reads=Classify.READS, split="dev")) == ["validation"]
@@ -332,6 +311,6 @@ def test_bad_objects(source: Any, message: str):
 
 
 def test_split_that_is_a_directory_of_splits(tmp_path: Path):
-    write(tmp_path / "train.csv", ROWS)
+    write_rows(tmp_path / "train.csv", ROWS)
     with pytest.raises(UserError, match="holds several splits"):
         load({"train": tmp_path}, reads=Classify.READS)

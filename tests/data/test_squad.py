@@ -45,7 +45,7 @@ V2 = [
 ]
 
 
-def write(path: Path, data: list[Any], **fields: Any) -> Path:
+def write_squad(path: Path, data: list[Any], **fields: Any) -> Path:
     text = json.dumps(fields | {"data": data}, indent=1).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
@@ -53,7 +53,7 @@ def write(path: Path, data: list[Any], **fields: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["train-v1.1.json", "mine.json.gz"])
 def test_v1(name: str, tmp_path: Path):
-    path = write(tmp_path / name, V1, version="1.1")
+    path = write_squad(tmp_path / name, V1, version="1.1")
     expected = Examples(
         ["Where?", "When?", "What?", "When was it?"],
         [ROME, ROME, TROY, NOON],
@@ -66,21 +66,21 @@ def test_v1(name: str, tmp_path: Path):
 
 
 def test_v2(tmp_path: Path):
-    result = read_squad(write(tmp_path / "dev-v2.0.json", V2), reads=Answer.READS)
+    result = read_squad(write_squad(tmp_path / "dev-v2.0.json", V2), reads=Answer.READS)
     assert result.labels == [[("Rome", 0)], []]
     assert result.articles == [0, 0]
 
 
 def test_folder_of_official_files(tmp_path: Path):
-    write(tmp_path / "train-v1.1.json", V1)
-    write(tmp_path / "dev-v1.1.json.gz", V2)
-    write(tmp_path / "half-dev-v2.0.json", V2)
+    write_squad(tmp_path / "train-v1.1.json", V1)
+    write_squad(tmp_path / "dev-v1.1.json.gz", V2)
+    write_squad(tmp_path / "half-dev-v2.0.json", V2)
     sets = load(tmp_path, reads=Answer.READS)
     assert {name: len(examples) for name, examples in sets.items()} == {
         "train": 4,
         "validation": 2,
     }
-    write(tmp_path / "train-v2.0.json", V2)
+    write_squad(tmp_path / "train-v2.0.json", V2)
     with pytest.raises(UserError, match=r"two train sets: train-v1.1.json, train-v2.0.json; keep"):
         load(tmp_path, reads=Answer.READS)
 
@@ -88,7 +88,7 @@ def test_folder_of_official_files(tmp_path: Path):
 def test_questions_alone(tmp_path: Path):
     unlabelled = question("Where?")
     del unlabelled["answers"]
-    path = write(tmp_path / "test.json", [article("A", rome=[unlabelled])])
+    path = write_squad(tmp_path / "test.json", [article("A", rome=[unlabelled])])
     assert read_squad(path, reads=Answer.READS).labels is None
 
 
@@ -110,7 +110,7 @@ def test_other_files(name: str, content: str, tmp_path: Path):
 
 def test_wrong_spans_are_counted(tmp_path: Path):
     bad = [article("A", rome=[question("Where?", ("Rome", 9)), question("When?", ("July", 14))])]
-    path = write(tmp_path / "train.json", bad)
+    path = write_squad(tmp_path / "train.json", bad)
     with pytest.raises(UserError, match="1 bad row: the answer 'Rome' in row 1 of the train set"):
         read_squad(path, reads=Answer.READS)
     with pytest.warns(UserWarning, match="1 of 2 rows"):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from support.explain_case import LAYERS, TEXT, make_bundle, make_plan
 from support.models import make_model, make_tokenizer
+from support.tables import write_rows
 from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.errors import UserError
@@ -299,7 +300,7 @@ def test_command_reads_files_and_writes_a_page(tmp_path: Path):
     folder = make_bundle(tmp_path / "small", make_plan())
     rows = [{"first": f"w{i} w2", "second": "w3"} for i in range(5)]
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     page = tmp_path / "page.html"
     words = (folder, "--data", data, "--text", "first", "--pair", "second", "--rows", 3)
     told = json.loads(call(*words, "--json", "--html", page).stdout)

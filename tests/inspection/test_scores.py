@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from support.explain_case import TEXT, make_bundle, make_plan
 from support.models import make_model, make_tokenizer
+from support.tables import write_rows
 from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.data.examples import Examples
@@ -139,7 +140,7 @@ def test_command(tmp_path: Path):
             QUESTIONS.texts, QUESTIONS.pairs or [], QUESTIONS.labels or [], strict=True
         )
     ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, rows)
     words = (small, "--data", data)
     told = json.loads(call(*words, "--json").stdout)
     assert told["answers"] == answer_ranks(small, QUESTIONS)

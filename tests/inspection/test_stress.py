@@ -2,7 +2,6 @@
 one that decides, so that what is pushed out, and what brings it back, can be worked out."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 import toprune
 from support import synthetic
 from support.models import make_model, make_tokenizer
+from support.tables import write_rows
 from toprune.bundle.bundle import Bundle
 from toprune.cli import app
 from toprune.errors import UserError
@@ -84,18 +84,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [
         {"text": text(w, i), "label": n} for i in range(4) for n, ws in SAID.items() for w in ws
     ]
-    write(folder / "data.jsonl", rows)
-    write(folder / "bare.jsonl", [{"text": row["text"]} for row in rows])
+    write_rows(folder / "data.jsonl", rows)
+    write_rows(folder / "bare.jsonl", [{"text": row["text"]} for row in rows])
     for name, words in {"hot": HOT, "cold": COLD}.items():
         (folder / f"{name}.txt").write_text("\n".join(f"w{i}" for i in words) + "\n\n")
     return folder
 
 
 SAID = {"bad": BAD, "fine": FINE}
-
-
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def tried(place: Path, filler: str = "hot", **own: Any) -> dict[str, Any]:
@@ -254,7 +250,7 @@ def test_limit_and_seed(place: Path):
 
 def test_who_disagrees_without_filler_is_left_out(place: Path, tmp_path: Path):
     rows = [text("w0", i) for i in range(6)] + [text("w0", i) + " w50" for i in range(4)]
-    write(tmp_path / "data.jsonl", [{"text": row} for row in rows])
+    write_rows(tmp_path / "data.jsonl", [{"text": row} for row in rows])
     report = stress(place / "small", tmp_path / "data.jsonl", filler=place / "hot.txt")
     assert (report["texts"], report["left_out"]["disagree"]) == (6, 4)
 
@@ -262,7 +258,7 @@ def test_who_disagrees_without_filler_is_left_out(place: Path, tmp_path: Path):
 def test_filler_never_cuts_a_text_off(place: Path, tmp_path: Path):
     """Of 64 tokens, 40 words leave no room for as many, 25 do for one dose but not for three."""
     rows = [text("w0", i, 24) for i in range(3)] + [text("w0", i, 39) for i in range(2)]
-    write(tmp_path / "data.jsonl", [{"text": row} for row in rows])
+    write_rows(tmp_path / "data.jsonl", [{"text": row} for row in rows])
     cold = place / "cold.txt"
     report = stress(place / "small", tmp_path / "data.jsonl", filler=cold, floors=())
     assert (report["texts"], report["left_out"]["no_room"]) == (3, 2)
@@ -275,14 +271,14 @@ def test_filler_never_cuts_a_text_off(place: Path, tmp_path: Path):
 
 def test_half_a_character(place: Path, tmp_path: Path):
     rows = [{"text": text("w0", i) + " \ud800"} for i in range(2)]
-    write(tmp_path / "data.jsonl", rows)
+    write_rows(tmp_path / "data.jsonl", rows)
     report = stress(place / "small", tmp_path / "data.jsonl", filler=place / "cold.txt", floors=())
     assert row_of(report)["recall"] == 1
 
 
 def test_pairs_have_filler_in_the_second_text(place: Path, tmp_path: Path):
     rows = [{"text": "w11 w12", "text_pair": text("w0", i)} for i in range(3)]
-    write(tmp_path / "data.jsonl", rows)
+    write_rows(tmp_path / "data.jsonl", rows)
     data, small = tmp_path / "data.jsonl", place / "small"
     hot, cold = (stress(small, data, filler=place / f"{name}.txt") for name in ("hot", "cold"))
     assert hot["texts"] == 3
@@ -310,7 +306,9 @@ def test_several_labels(tmp_path: Path, place: Path):
     with torch.no_grad():
         model.classifier.bias[0] = -1
     Bundle(model, make_tokenizer(), PLAN, told).save(tmp_path / "small")
-    write(tmp_path / "data.jsonl", [{"text": text(w, i)} for i, w in enumerate(("w0", "w2") * 3)])
+    write_rows(
+        tmp_path / "data.jsonl", [{"text": text(w, i)} for i, w in enumerate(("w0", "w2") * 3)]
+    )
     hot = place / "hot.txt"
     report = stress(tmp_path / "small", tmp_path / "data.jsonl", filler=hot, floors=())
     assert row_of(report)["missed"] == share(3, 6)

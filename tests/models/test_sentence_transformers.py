@@ -15,7 +15,7 @@ HOME = "sentence_transformers.models"
 KINDS = [Embed(), Embed("cls"), Embed(normalize=False), Embed("cls", normalize=False)]
 
 
-def write(folder: Path, modules: list[str], pooling: dict[str, Any] | None = None) -> Path:
+def write_modules(folder: Path, modules: list[str], pooling: dict[str, Any] | None = None) -> Path:
     """A sentence-transformers directory without the encoder."""
     paths = [f"{i}_{kind}" if i else "" for i, kind in enumerate(modules)]
     named = [{"path": p, "type": f"{HOME}.{m}"} for p, m in zip(paths, modules, strict=True)]
@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path: Path, embed: Embed):
     ],
 )
 def test_old_and_new_spelling(tmp_path: Path, config: dict[str, Any], pooling: str):
-    write(tmp_path, ["Transformer", "Pooling"], config)
+    write_modules(tmp_path, ["Transformer", "Pooling"], config)
     assert read_pooling(tmp_path) == {"pooling": pooling, "normalize": False}
 
 
@@ -67,7 +67,7 @@ def test_other_directories_say_nothing(tmp_path: Path):
 def test_what_would_be_lost_is_refused(
     tmp_path: Path, modules: list[str], config: dict[str, Any] | None, message: str
 ):
-    write(tmp_path, modules, config)
+    write_modules(tmp_path, modules, config)
     with pytest.raises(UserError, match=message):
         read_pooling(tmp_path)
 

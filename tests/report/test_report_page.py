@@ -34,7 +34,9 @@ READ = """[...document.querySelectorAll('data')].map(one => [
 ])"""
 
 
-def write(tmp_path: Path, report: dict[str, Any], compared: dict[str, Any] | None = None) -> Path:
+def write_page(
+    tmp_path: Path, report: dict[str, Any], compared: dict[str, Any] | None = None
+) -> Path:
     path = tmp_path / "report.html"
     path.write_text(report_page(report, compared), encoding="utf-8")
     return path
@@ -45,7 +47,7 @@ def write(tmp_path: Path, report: dict[str, Any], compared: dict[str, Any] | Non
     [(size, scheme) for size in ("phone", "desktop") for scheme in ("light", "dark")],
 )
 def test_opens_quietly_fits_and_can_be_read(visit: "Open", tmp_path: Path, size: str, scheme: str):
-    path = write(tmp_path, make_report(), make_compared())
+    path = write_page(tmp_path, make_report(), make_compared())
     found = visit(path, size=size, scheme=scheme)
     assert found.errors == []
     assert found.requests == [path.as_uri()]
@@ -58,7 +60,7 @@ def test_opens_quietly_fits_and_can_be_read(visit: "Open", tmp_path: Path, size:
 def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
     """Every number says where it is from; what people read is that number, rounded."""
     files = {"report.json": make_report(), "compare.json": make_compared()}
-    found = visit(write(tmp_path, files["report.json"], files["compare.json"]))
+    found = visit(write_page(tmp_path, files["report.json"], files["compare.json"]))
     told = found.page.evaluate(READ)
     assert len(told) > 150
     for file, at, value, text in told:
@@ -89,7 +91,7 @@ def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_its_page(visit: "Open", tmp_path: Path, task: str, labelled: bool):
     report = make_report(task, labelled=labelled)
-    found = visit(write(tmp_path, report), size="phone")
+    found = visit(write_page(tmp_path, report), size="phone")
     assert found.errors == []
     assert found.overflow() == 0
     headings = found.page.locator("h2").all_inner_texts()
@@ -121,7 +123,7 @@ def test_others_words_stay_words(visit: "Open", tmp_path: Path):
         report[part] = dict.fromkeys(NASTY, report[part]["accuracy"])
     compared: dict[str, Any] = make_compared() | {"metric": NASTY[1]}
     compared["means"][0]["name"] = NASTY[0]
-    found = visit(write(tmp_path, report, compared))
+    found = visit(write_page(tmp_path, report, compared))
     assert found.errors == []
     assert len(found.requests) == 1
     assert "hacked" not in found.page.title().replace(NASTY[1], "")
@@ -143,7 +145,7 @@ def test_little_to_say(visit: "Open", tmp_path: Path):
     assert "Class by class" not in text
     tuned = {"task": "classify", "examples": 9, "metrics": old["dense"], "max_length": 64}
     for report in (old, tuned, {}):
-        found = visit(write(tmp_path, report), size="phone")
+        found = visit(write_page(tmp_path, report), size="phone")
         assert found.errors == []
         assert found.overflow() == 0
 
@@ -152,7 +154,7 @@ def test_numbers_that_are_none(visit: "Open", tmp_path: Path):
     report = make_report("regress")
     report["dense"]["pearson"] = {"value": float("nan"), "low": float("nan"), "high": 0.5}
     report["difference"]["pearson"]["value"] = float("nan")
-    assert "nan" not in visit(write(tmp_path, report)).page.locator("body").inner_text()
+    assert "nan" not in visit(write_page(tmp_path, report)).page.locator("body").inner_text()
 
 
 def test_a_page_of_a_comparison(visit: "Open", tmp_path: Path):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
+from support.tables import write_rows
 from support.toy_bundle import make_bundle, mixed_texts
 from toprune.errors import UserError
 from toprune.run import bulk
@@ -30,30 +30,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return Runner(make_bundle(tmp_path_factory.mktemp("bundle")), threads=1)
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """By other code than ours."""
-    frame = pd.DataFrame(rows)
-    plain = path.name.removesuffix(".gz")
-    match Path(plain).suffix:
-        case ".csv":
-            content = frame.to_csv(index=False).encode()
-        case ".tsv":
-            content = frame.to_csv(index=False, sep="\t").encode()
-        case ".parquet":
-            content = frame.to_parquet()
-        case _:
-            content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
 def test_json_lines(run: Runner, tmp_path: Path, packed: str):
-    source, out = write(tmp_path / f"in.jsonl{packed}", ROWS), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / f"in.jsonl{packed}", ROWS), tmp_path / "out.jsonl"
     told: list[int] = []
     assert score_file(run, source, out, progress=lambda count=1: told.append(count)) == 3
     answers = run.predict([row["text"] for row in ROWS])
@@ -65,7 +48,7 @@ def test_json_lines(run: Runner, tmp_path: Path, packed: str):
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet"])
 def test_tables(run: Runner, tmp_path: Path, ending: str):
     rows = [{"premise": f"w{i}", "hypothesis": "w2 w3", "n": f"0{i}"} for i in range(5)]
-    source, out = write(tmp_path / f"in{ending}", rows), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / f"in{ending}", rows), tmp_path / "out.jsonl"
     assert score_file(run, source, out) == 5
     answers = run.predict([(row["premise"], row["hypothesis"]) for row in rows])
     assert read(out) == [row | answer for row, answer in zip(rows, answers, strict=True)]
@@ -73,7 +56,7 @@ def test_tables(run: Runner, tmp_path: Path, ending: str):
 
 def test_named_columns(run: Runner, tmp_path: Path):
     rows = [{"text": "w1", "a": "w2", "b": "w3"}]
-    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     score_file(run, source, out, text="a")
     assert read(out) == [rows[0] | run.predict(["w2"])[0]]
     score_file(run, source, out, text="a", pair="b")
@@ -93,7 +76,7 @@ def test_columns_without_a_header(run: Runner, tmp_path: Path):
 
 def test_labels_of_the_data_are_not_lost(run: Runner, tmp_path: Path):
     rows = [{"text": "w1"}, {"text": "w2", "label": "yes"}]
-    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     score_file(run, source, out)
     answers = run.predict(["w1", "w2"])
     assert read(out) == [
@@ -106,7 +89,7 @@ def test_labels_of_the_data_are_not_lost(run: Runner, tmp_path: Path):
 
 def test_values(tmp_path: Path):
     run = Runner(make_bundle(tmp_path / "bundle", task="regress"), threads=1)
-    source = write(tmp_path / "in.jsonl", [{"sentence": "w1 w2", "label": 3}])
+    source = write_rows(tmp_path / "in.jsonl", [{"sentence": "w1 w2", "label": 3}])
     score_file(run, source, tmp_path / "out.jsonl")
     (row,) = read(tmp_path / "out.jsonl")
     assert row == {"sentence": "w1 w2", "label": 3, "value": float(run(["w1 w2"])[0, 0])}
@@ -135,7 +118,7 @@ def test_tasks(tmp_path: Path, task: str, ending: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(runner_module, "AHEAD", 1)
     run = Runner(make_bundle(tmp_path / "bundle", task=task), threads=1)
     rows, texts = ASKED[task]
-    source, out = write(tmp_path / f"in{ending}", rows), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / f"in{ending}", rows), tmp_path / "out.jsonl"
     assert score_file(run, source, out) == len(rows)
     answers = json.loads(json.dumps(run.predict(texts)))
     assert read(out) == [row | answer for row, answer in zip(rows, answers, strict=True)]
@@ -143,25 +126,25 @@ def test_tasks(tmp_path: Path, task: str, ending: str, monkeypatch: pytest.Monke
 
 def test_words_in_a_text(tmp_path: Path):
     run = Runner(make_bundle(tmp_path / "bundle", task="tokens"), threads=1)
-    source = write(tmp_path / "in.csv", [{"text": "w1  w2"}])
+    source = write_rows(tmp_path / "in.csv", [{"text": "w1  w2"}])
     score_file(run, source, tmp_path / "out.jsonl")
     assert read(tmp_path / "out.jsonl") == [{"text": "w1  w2"} | run.predict([["w1", "w2"]])[0]]
     for bad in ([], " ", None, [""]):
-        source = write(tmp_path / "in.jsonl", [{"text": ["w1"]}, {"text": bad}])
+        source = write_rows(tmp_path / "in.jsonl", [{"text": ["w1"]}, {"text": bad}])
         with pytest.raises(UserError, match="row 2 has no words in column 'text'"):
             score_file(run, source, tmp_path / "out.jsonl")
 
 
 def test_a_context_is_needed(tmp_path: Path):
     run = Runner(make_bundle(tmp_path / "bundle", task="answer"), threads=1)
-    source = write(tmp_path / "in.jsonl", [{"question": "w1"}])
+    source = write_rows(tmp_path / "in.jsonl", [{"question": "w1"}])
     with pytest.raises(UserError, match="which column is the context"):
         score_file(run, source, tmp_path / "out.jsonl")
 
 
 def test_kinds_of_cells(run: Runner, tmp_path: Path):
     rows = [{"text": 7, "day": datetime.date(2026, 11, 16)}]
-    score_file(run, write(tmp_path / "in.parquet", rows), tmp_path / "out.jsonl")
+    score_file(run, write_rows(tmp_path / "in.parquet", rows), tmp_path / "out.jsonl")
     assert read(tmp_path / "out.jsonl") == [
         {"text": 7, "day": "2026-11-16"} | run.predict(["7"])[0]
     ]
@@ -182,7 +165,7 @@ def test_many_rows_in_constant_memory(run: Runner, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(runner_module, "AHEAD", 50)
     monkeypatch.setattr(bulk, "PEEK", 10)
     texts = [text for text in mixed_texts(1200) if isinstance(text, str)]
-    source = write(tmp_path / "in.jsonl", [{"text": text} for text in texts])
+    source = write_rows(tmp_path / "in.jsonl", [{"text": text} for text in texts])
     read_rows = answered = ahead = 0
     plain = bulk.stream
 
@@ -210,7 +193,7 @@ def test_rows_without_a_text(run: Runner, tmp_path: Path, bad: Any):
     rows: list[dict[str, Any]] = [{"text": "w1"}] * 4 + [{"text": bad, "id": 5}]
     if bad == "absent":
         del rows[4]["text"]
-    source = write(tmp_path / "in.jsonl", rows)
+    source = write_rows(tmp_path / "in.jsonl", rows)
     with pytest.raises(UserError, match="row 5 has no text in column 'text'"):
         score_file(run, source, tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
@@ -247,13 +230,13 @@ def test_a_late_field_of_the_answer_is_not_overwritten(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(bulk, "PEEK", 1)
-    source = write(tmp_path / "in.jsonl", [{"text": "w1"}, {"text": "w2", "label": "yes"}])
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "w1"}, {"text": "w2", "label": "yes"}])
     with pytest.raises(UserError, match="row 2 already has a field label"):
         score_file(run, source, tmp_path / "out.jsonl")
 
 
 def test_a_full_disk_leaves_nothing(run: Runner, tmp_path: Path):
-    source = write(tmp_path / "in.jsonl", ROWS)
+    source = write_rows(tmp_path / "in.jsonl", ROWS)
 
     def full(count: int = 1) -> None:
         raise OSError(28, "No space left on device")
@@ -264,7 +247,7 @@ def test_a_full_disk_leaves_nothing(run: Runner, tmp_path: Path):
 
 
 def test_bad_places(run: Runner, tmp_path: Path):
-    source = write(tmp_path / "in.jsonl", ROWS)
+    source = write_rows(tmp_path / "in.jsonl", ROWS)
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "link.jsonl").symlink_to(source)
     for out, says in {
@@ -284,7 +267,7 @@ def test_bad_places(run: Runner, tmp_path: Path):
 
 
 def test_parquet_without_pyarrow(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source = write(tmp_path / "in.parquet", [{"text": "w1"}])
+    source = write_rows(tmp_path / "in.parquet", [{"text": "w1"}])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UserError, match=r"^reading Parquet needs pyarrow; pip install pyarrow"):

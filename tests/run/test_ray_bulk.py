@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from support.tables import write_rows
 from support.toy_bundle import make_bundle, mixed_texts
 from toprune.errors import UserError
 from toprune.io.ray import Cluster, cluster, load_ray
@@ -75,11 +76,6 @@ def rows_of(count: int) -> list[dict[str, Any]]:
     return [{"id": i, "text": texts[i % len(texts)]} for i in range(count)]
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def alone(bundle: Path, source: Path, **how: Any) -> bytes:
     """What one process writes."""
     out = source.with_name("alone.jsonl")
@@ -97,7 +93,7 @@ def test_a_worker_is_killed_and_the_file_is_the_same(
     rows = rows_of(ROWS)
     marker = tmp_path / "died"
     rows[ROWS // 2]["text"] = f"die {marker}"
-    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     told: list[int] = []
     count = ray_bulk.score_file(
         bundle, source, out, TWO, progress=lambda count=1: told.append(count)
@@ -113,7 +109,7 @@ def test_a_worker_is_killed_and_the_file_is_the_same(
 def test_unordered_and_killed(bundle: Path, tmp_path: Path):
     rows = rows_of(ROWS)
     rows[ROWS // 2]["text"] = f"die {tmp_path / 'died'}"
-    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     where = Cluster(workers=2, ordered=False)
     assert ray_bulk.score_file(bundle, source, out, where) == ROWS
     assert (tmp_path / "died").exists()
@@ -124,7 +120,7 @@ def test_rows_that_kill_everyone(bundle: Path, tmp_path: Path):
     """Not for ever: who asked is told."""
     rows = rows_of(10)
     rows[5]["text"] = "die always"
-    source = write(tmp_path / "in.jsonl", rows)
+    source = write_rows(tmp_path / "in.jsonl", rows)
     with pytest.raises(UserError, match=r"a worker died 4 times over the same rows"):
         ray_bulk.score_file(bundle, source, tmp_path / "out.jsonl", ONE)
     assert names(tmp_path) == ["in.jsonl"]
@@ -158,7 +154,7 @@ def test_the_first_thing_that_is_wrong_is_told(bundle: Path, tmp_path: Path):
     rows = rows_of(6000)
     rows[2500]["label"] = "mine"  # later than what is looked at for such fields
     rows[5000]["text"] = ""
-    source = write(tmp_path / "in.jsonl", rows)
+    source = write_rows(tmp_path / "in.jsonl", rows)
     said: list[str] = []
     for score in (alone, by_two):
         with pytest.raises(UserError) as problem:
@@ -173,7 +169,7 @@ def by_two(bundle: Path, source: Path) -> None:
 
 
 def test_ctrl_c_and_what_a_worker_says(bundle: Path, tmp_path: Path):
-    source, out = write(tmp_path / "in.jsonl", rows_of(20)), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / "in.jsonl", rows_of(20)), tmp_path / "out.jsonl"
 
     def stop(count: int = 1) -> None:
         raise KeyboardInterrupt
@@ -201,7 +197,7 @@ def test_a_worker_without_the_bundle(bundle: Path, tmp_path: Path):
 def test_before_ray_is_asked(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: Any
 ):
-    source, out = write(tmp_path / "in.jsonl", [{"body": "w1"}]), tmp_path / "out.jsonl"
+    source, out = write_rows(tmp_path / "in.jsonl", [{"body": "w1"}]), tmp_path / "out.jsonl"
     monkeypatch.setattr(ray_bulk, "cluster", None)  # is not called
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     cases: list[tuple[dict[str, Any], str]] = [
@@ -218,7 +214,7 @@ def test_before_ray_is_asked(
 
 
 def test_without_ray(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source = write(tmp_path / "in.jsonl", rows_of(3))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(UserError) as problem:
@@ -297,7 +293,7 @@ def toprune(folder: Path, *words: str, code: str = "") -> subprocess.CompletedPr
 
 def test_the_command(bundle: Path, tmp_path: Path):
     """From start to end, without torch: Ray is started, and is not heard."""
-    source = write(tmp_path / "in.jsonl", rows_of(5000))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(5000))
     words = ["eval", str(bundle), "--data", "in.jsonl", "--out", "out.jsonl", "--runtime", "onnx"]
     done = toprune(tmp_path, *words, "--engine", "ray", "--workers", "1", "--threads", "1")
     assert (done.returncode, done.stdout) == (0, "5000 answers are in out.jsonl.\n"), done.stderr
@@ -306,7 +302,7 @@ def test_the_command(bundle: Path, tmp_path: Path):
 
 
 def test_the_command_without_the_engine(bundle: Path, tmp_path: Path):
-    write(tmp_path / "in.jsonl", rows_of(3))
+    write_rows(tmp_path / "in.jsonl", rows_of(3))
     words = ["eval", str(bundle), "--data", "in.jsonl", "--out", "out.jsonl", "--runtime", "onnx"]
     done = toprune(tmp_path, *words, code="print('ray' in sys.modules)")
     assert done.stdout == "3 answers are in out.jsonl.\nFalse\n", done.stderr

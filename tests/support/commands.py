@@ -1,6 +1,5 @@
 """Commands, called in this process, and what they are given."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,6 @@ from typer.testing import CliRunner, Result
 
 from support.models import make_model, make_tokenizer
 from toprune import cli
-
-Rows = list[dict[str, Any]]
 
 
 def call(*words: Any) -> Result:
@@ -26,11 +23,6 @@ def save_model(folder: Path, model: Any = None, tokenizer: Any = None) -> Path:
     (model or make_model()).save_pretrained(folder)
     (tokenizer or make_tokenizer()).save_pretrained(folder)
     return folder
-
-
-def write(path: Path, rows: Rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def refused(done: Result, names: str) -> str:

@@ -1,6 +1,5 @@
 """A run that was stopped and resumed ends where an uninterrupted one does: same plan, same bits."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from support import synthetic
 from support.models import make_tokenizer
 from support.resuming import ROWS, TRAINING, Stopped, same, stop_at
+from support.tables import write_rows
 from toprune.api import finetune, prune
 from toprune.bundle import workdir
 from toprune.errors import UserError
@@ -157,7 +157,7 @@ def test_no_checkpoint(tmp_path: Path):
 def test_kill_dash_nine(untrained: Path, uninterrupted: Callable[[Training], Path], tmp_path: Path):
     long = replace(TRAINING, soft_epochs=10)  # enough to be killed in
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_rows(data, ROWS)
     words = f"prune --model {untrained} --data {data} --budget 2x --out {out} --epochs 12"
     words += " --soft-epochs 10 --batch-size 8 --save-steps 4 --lr 1e-3"
     command = [sys.executable, "-m", "toprune.cli", *words.split()]
