@@ -1,44 +1,203 @@
-"""What the caller asked for, as a run needs it: the task and its settings, sets of examples,
-lengths, what ranks tokens and which of them stay. One clear line for what cannot be."""
+"""What the caller requested, resolved once, before any work: task, model, tokenizer, sets of
+examples, lengths and, for `prune`, the job. Bad input is refused here with one clear line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toprune.bundle.bundle import read_report
+import numpy as np
+import torch
+
+from toprune.bundle.bundle import Bundle, read_report
 from toprune.data.columns import Columns
 from toprune.data.examples import Examples
 from toprune.data.images import Images
-from toprune.data.presets import PRESET_NAMES, find_preset
+from toprune.data.presets import PRESET_NAMES, Schedule, find_preset, preset_of, recipe_of
 from toprune.data.recipes import Preset, Recipe
-from toprune.data.sets import held_out_order, load_sets
+from toprune.data.sets import held_out_order, load_labelled, load_sets
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
-from toprune.models.families import family_named, family_of, has_segments, max_positions
-from toprune.models.load import Source, check_images, config_of, load_tokenizer
+from toprune.methods import make_method
+from toprune.models.families import family_named, max_positions
+from toprune.models.heads import auto_class
+from toprune.models.load import Source, check_images, config_of, load_model, load_tokenizer
+from toprune.plan.budget import Budget
 from toprune.plan.plan import Score
 from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
-from toprune.training.features import encode, token_ids
-from toprune.training.job import Method
+from toprune.training.batches import Collate
+from toprune.training.distributed import share_of
+from toprune.training.evaluation import collect_outputs
+from toprune.training.features import encode_for, lengths, rows_of, token_ids
+from toprune.training.job import Job, Method
+from toprune.training.settings import FINETUNE, Training
+from toprune.training.stages import check_reach
 
-HELD_OUT = 0.1  # share of train that is set aside when there is no validation set
+HELD_OUT = 0.1  # share of the training set that is held out when there is no validation set
+TUNED = 1000  # training examples that choose a setting of the task, such as a threshold
 
 
 @dataclass(frozen=True)
 class Data:
-    """Where the examples are and how long they may get."""
+    """Where the examples are, and how long they may get."""
 
     source: Any  # None: the hub's copy of a preset
     columns: Columns = field(default_factory=Columns)
     max_length: int | None = None  # None: the preset's, else what the model can take
-    skip_bad_rows: bool = False  # leave them out and say so, instead of refusing the data
+    skip_bad_rows: bool = False  # leave bad rows out with a warning instead of refusing the data
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `finetune`, `prune` and `evaluate` work on. What only `prune` needs is in its `Job`."""
+
+    task: Task
+    preset: Preset | None
+    data: Data
+    model: Any
+    tokenizer: Any  # `Images` for a model of images
+    train: Examples  # empty for `evaluate`
+    held_out: Examples  # the examples that are reported
+    limit: int  # tokens of a text
+    training: Training
+
+    def encode(self, examples: Examples, limit: int | None = None) -> list[dict[str, Any]]:
+        """Features of the examples, cut to the limit of the request or to a shorter one."""
+        return encode_for(self.model, self.tokenizer, self.task, examples, limit or self.limit)
+
+    def outputs(
+        self, features: Sequence[dict[str, Any]], label: str = "evaluating"
+    ) -> list[np.ndarray]:
+        """The model's outputs for every feature, with whatever plan is attached to it."""
+        return collect_outputs(self.model, self.task, features, Collate(self.tokenizer), label)
+
+    def tuned_task(self, limit: int | None = None) -> Task:
+        """The task tuned to the model as it is now, on training examples: those that are reported
+        must not choose a setting."""
+        if not self.task.needs_tuning or self.train.labels is None:
+            return self.task
+        rows = np.random.default_rng(0).permutation(len(self.train))[:TUNED]
+        examples = self.train.take(np.sort(rows))
+        features = self.encode(examples, limit)
+        outputs = self.outputs(features, "choosing a threshold")
+        return self.task.tune(outputs, rows_of(features), examples)
+
+
+def resolve_finetune(
+    model: Source,
+    data: Data | Any,
+    *,
+    task: str | Task,
+    tokenizer: Any,
+    schedule: Schedule | None,
+    training: Training | None,
+) -> Request:
+    """Resolve the arguments of `api.finetune`."""
+    recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
+    training = training or replace(FINETUNE, **recipe.finetune)
+    share_of(training.batch_size)  # refuses a batch that the processes cannot share
+    resolved, preset = task_of(task, model)
+    resolved.check_finetune()
+    config = config_of(model)
+    auto_class(resolved, config)  # refuses a task that the model cannot do
+    data = data_of(data, config)
+    train, held_out = _load_sets(data, resolved, preset, training.seed)
+    if train.labels is None:
+        raise UserError("fine-tuning needs labels; name their column with --label")
+    resolved = resolved.sized(lambda: resolved.num_outputs(train))
+    torch.manual_seed(training.seed)  # for the new head
+    dense = load_model(model, resolved, train, new_head=True, config=config)
+    tokenizer = _tokenizer(model, config, tokenizer)
+    limit = _limit(config, resolved, data, preset)
+    return Request(resolved, preset, data, dense, tokenizer, train, held_out, limit, training)
+
+
+def resolve_prune(
+    model: Source,
+    data: Data | Any,
+    budget: str | Budget,
+    *,
+    task: str | Task,
+    tokenizer: Any,
+    schedule: Schedule | None,
+    method: str | Method,
+    score: Score | None,
+    training: Training | None,
+    protect: tuple[str, ...],
+    protect_first: bool | None,
+    min_tokens: int,
+) -> tuple[Request, Job]:
+    """Resolve the arguments of `api.prune`. The job has no work directory yet."""
+    recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
+    if isinstance(method, str):
+        method = make_method(method, recipe.methods.get(method))
+    resolved, preset = task_of(task, model)
+    score = _score(method, score, recipe, resolved)
+    training = training or Training(
+        soft_epochs=recipe.epochs * recipe.soft,
+        hard_epochs=recipe.epochs * (1 - recipe.soft),
+        **recipe.training,
+    )
+    share_of(training.batch_size)  # refuses a batch that the processes cannot share
+    budget = Budget.parse(budget)
+    config = config_of(model)
+    auto_class(resolved, config)  # refuses a task that the model cannot do
+    data = data_of(data, config)
+    train, held_out = _load_sets(data, resolved, preset, training.seed, config)
+    resolved = resolved.sized(lambda: config.num_labels)
+    student = load_model(model, resolved, train, config=config)
+    resolved.check_head(student.config, held_out)
+    tokenizer = _tokenizer(model, config, tokenizer)
+    limit = _limit(config, resolved, data, preset, _saved_length(model, preset))
+    request = Request(resolved, preset, data, student, tokenizer, train, held_out, limit, training)
+    features = request.encode(train)
+    ids, until = _protected_ids(tokenizer, resolved, protect, protect_first)
+    job = Job(
+        model=student,
+        tokenizer=tokenizer,
+        task=resolved,
+        features=features,
+        lengths=lengths(features, ids, until),
+        budget=budget,
+        method=method,
+        score=score,
+        training=training,
+        work=Path(),
+        protect=ids,
+        protect_until=until,
+        min_tokens=min_tokens,
+    )
+    cut = method.cut(job, train)
+    if cut is not None:
+        job = replace(job, cut=cut, short=request.encode(train, cut))
+    check_reach(job)
+    return request, job
+
+
+def resolve_evaluate(bundle: Bundle, data: Data | Any, split: str | None) -> Request:
+    """Resolve the arguments of `api.evaluate`."""
+    config = bundle.model.config
+    data, task, preset = data_of(data, config), bundle.task, preset_of(bundle.report)
+    examples = load_labelled(split=split, **_reading(data, task, preset, config))
+    task.check_head(config, examples)
+    limit = _limit(config, task, data, preset, bundle.report.get("max_length"))
+    return Request(
+        task,
+        preset,
+        data,
+        bundle.model,
+        bundle.tokenizer,
+        train=Examples([]),
+        held_out=examples,
+        limit=limit,
+        training=Training(),
+    )
 
 
 def task_of(task: str | Task, model: Source) -> tuple[Task, Preset | None]:
-    """What is to be told about a text, and the preset if it is one. By its name alone it has the
-    settings that the model's own directory says."""
+    """The task, and the preset if its name is one. A task that is requested by its name alone gets
+    the settings that the model's directory has for it."""
     if not isinstance(task, str):
         return task, None
     preset = find_preset(task)
@@ -48,114 +207,96 @@ def task_of(task: str | Task, model: Source) -> tuple[Task, Preset | None]:
         raise UserError(
             f"task '{task}' is not known; there are: {', '.join(TASKS)}, and of {PRESET_NAMES}"
         )
-    return settle_task(task, model, {}), None
+    return task_with(task, model, {}), None
 
 
-def settle_task(name: str, model: Source, settings: Mapping[str, Any]) -> Task:
-    """The task with these settings, and for the others those that the model's directory says."""
+def task_with(name: str, model: Source, settings: Mapping[str, Any]) -> Task:
+    """The task with these settings; the other settings are those of the model's directory."""
     if find_preset(name) is not None:
         raise UserError(f"{name} takes no settings of its task; leave out: {', '.join(settings)}")
-    return make_task(name, _told(name, model) | dict(settings))
+    report = _saved_report(model)
+    saved = dict(report.get("task_settings", {})) if report.get("task") == name else {}
+    return make_task(name, saved | dict(settings))
 
 
-def _told(task: str, model: Source) -> dict[str, Any]:
-    """Settings that a directory gives for a task: ours, or those of sentence-transformers."""
-    if not isinstance(model, str | Path) or not Path(model).is_dir():
-        return {}
-    report = read_report(Path(model))
-    return dict(report.get("task_settings", {})) if report.get("task") == task else {}
+def _saved_report(model: Source) -> dict[str, Any]:
+    """The report in a model's directory: ours, or what sentence-transformers' files have of it."""
+    is_directory = isinstance(model, str | Path) and Path(model).is_dir()
+    return read_report(Path(model)) if is_directory else {}
 
 
-def data_of(data: Any, config: Any) -> Data:
-    """Of texts or of images, as the model wants them."""
-    told = data if isinstance(data, Data) else Data(data)
-    return replace(told, columns=replace(told.columns, images=family_named(config).images))
+def _saved_length(model: Source, preset: Preset | None) -> int | None:
+    """The length that a model was fine-tuned for, from its directory."""
+    return None if preset is not None else _saved_report(model).get("max_length")
 
 
-def named(model: Source, data: Data, protect: Sequence[str]) -> dict[str, Any]:
-    """Model, data, columns and words as the caller named them; what came as an object has no
-    name."""
+def data_of(data: Data | Any, config: Any) -> Data:
+    """The data as `Data`, of texts or of images as the model needs them."""
+    data = data if isinstance(data, Data) else Data(data)
+    return replace(data, columns=replace(data.columns, images=family_named(config).images))
+
+
+def input_names(model: Source, data: Data, protect: Sequence[str]) -> dict[str, Any]:
+    """Model, data, columns and protected words as the caller named them, for the report. What the
+    caller passed as an object has no name."""
     columns = {name: getattr(data.columns, name) for name in ("text", "pair", "label")}
-    given = {"model": model, "data": data.source} | columns
-    named = {name: str(what) for name, what in given.items() if isinstance(what, str | Path)}
-    return named | ({"protect": list(protect)} if protect else {})
+    inputs = {"model": model, "data": data.source} | columns
+    names = {name: str(value) for name, value in inputs.items() if isinstance(value, str | Path)}
+    return names | ({"protect": list(protect)} if protect else {})
 
 
-def tokenizer_of(model: Source, given: Any) -> Any:
-    """The given one, or that of the model; of images, what prepares them."""
-    config = config_of(model)
-    if given is None:
-        return load_tokenizer(model)
+def _tokenizer(model: Source, config: Any, tokenizer: Any) -> Any:
+    """The requested tokenizer, or the model's; for images, what prepares them."""
+    if tokenizer is None:
+        return load_tokenizer(model, config)
     if not family_named(config).images:
-        return given
-    images = given if isinstance(given, Images) else Images(given.to_dict(), max_positions(config))
-    return check_images(images, config)
+        return tokenizer
+    if not isinstance(tokenizer, Images):
+        tokenizer = Images(tokenizer.to_dict(), max_positions(config))
+    return check_images(tokenizer, config)
 
 
-def reading(data: Data, kind: Task, preset: Preset | None, config: Any) -> dict[str, Any]:
-    """How data are read; by the names of the model's classes where a config is given."""
-    named = config is not None and kind.HAS_LABEL_NAMES
+def _reading(data: Data, task: Task, preset: Preset | None, config: Any) -> dict[str, Any]:
+    """Arguments that load the data; with a config, labels get the ids of the model's classes."""
+    has_names = config is not None and task.HAS_LABEL_NAMES
     return {
         "source": data.source,
-        "reads": kind.READS,
+        "reads": task.READS,
         "preset": preset,
         "columns": data.columns,
-        "label_names": class_names(config) if named else None,
+        "label_names": class_names(config) if has_names else None,
         "skip_bad_rows": data.skip_bad_rows,
     }
 
 
-def sets_of(
-    data: Data, kind: Task, preset: Preset | None, seed: int, config: Any = None
+def _load_sets(
+    data: Data, task: Task, preset: Preset | None, seed: int, config: Any = None
 ) -> tuple[Examples, Examples]:
-    """(train, held out): the sets that the source has, or a seeded split of its only one. Held out
-    is test before validation, but for a preset validation (`held_out_order`)."""
-    sets = load_sets(**reading(data, kind, preset, config))
-    train_set = sets.get("train") or next(iter(sets.values()))
+    """(train, held out): the sets of the source, or a seeded split of its only one. Test is held
+    out before validation, but for a preset validation comes first (`held_out_order`)."""
+    sets = load_sets(**_reading(data, task, preset, config))
+    train = sets.get("train") or next(iter(sets.values()))
     others = [
-        sets[name]
-        for name in held_out_order(preset)
-        if name in sets and sets[name] is not train_set
+        sets[name] for name in held_out_order(preset) if name in sets and sets[name] is not train
     ]
     if not others:
-        return split_validation(train_set, HELD_OUT, seed, reads=kind.READS)
-    return train_set, next((e for e in others if e.labels is not None), others[-1])
+        return split_validation(train, HELD_OUT, seed, reads=task.READS)
+    return train, next((e for e in others if e.labels is not None), others[-1])
 
 
-def encoded(
-    model: Any, tokenizer: Any, task: Task, examples: Examples, limit: int
-) -> list[dict[str, Any]]:
-    config = model.config
-    return encode(
-        tokenizer,
-        task,
-        examples,
-        limit,
-        positions=max_positions(config),
-        segments=has_segments(config),
-    )
-
-
-def told_length(model: Source, preset: Preset | None) -> int | None:
-    """The length that a model was fine-tuned for, as its directory says."""
-    if preset is not None or not isinstance(model, str | Path) or not Path(model).is_dir():
-        return None
-    return read_report(Path(model)).get("max_length")
-
-
-def limit_of(
-    model: Any, task: Task, data: Data, preset: Preset | None, told: int | None = None
+def _limit(
+    config: Any, task: Task, data: Data, preset: Preset | None, saved: int | None = None
 ) -> int:
-    """The asked length; else what the model's directory tells, or what is usual for the task, if
-    the model can take as much."""
-    most = max_positions(model.config)
-    if family_of(model).images and data.max_length is not None:
+    """The requested length; else that of the model's directory, or the usual one of the task, as
+    far as the model can take it."""
+    most = max_positions(config)
+    if family_named(config).images and data.max_length is not None:
         raise UserError(f"every image has {most} tokens, one for a patch; leave --max-length out")
     usual = (task.MAX_LENGTH or most) if preset is None else preset.max_length
-    return data.max_length or min(most, told or usual)
+    return data.max_length or min(most, saved or usual)
 
 
-def protected_ids(
+def _protected_ids(
     tokenizer: Any, task: Task, words: tuple[str, ...], first: bool | None
 ) -> tuple[tuple[int, ...], int | None]:
     """(ids that stay, the id up to which everything stays)"""
@@ -169,18 +310,19 @@ def protected_ids(
     until = tokenizer.sep_token_id
     if until is None:
         raise UserError(
-            "the tokenizer has no separator to tell the first text by; give protect_first=False "
+            "the tokenizer has no separator after the first text; pass protect_first=False "
             "(--no-protect-first)"
         )
     return tuple(sorted({*ids, until})), until
 
 
-def score_of(method: Method, asked: Score | None, recipe: Recipe, task: Task) -> Score:
+def _score(method: Method, requested: Score | None, recipe: Recipe, task: Task) -> Score:
     """The score that ranks tokens: the requested one, or the method's default for the task."""
-    if asked is None:
+    if requested is None:
         return method.default_score(task, recipe)
-    if asked not in method.SCORES:
+    if requested not in method.SCORES:
         raise UserError(
-            f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, not {asked}"
+            f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, "
+            f"not {requested}"
         )
-    return asked
+    return requested

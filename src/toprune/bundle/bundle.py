@@ -110,7 +110,8 @@ class Bundle:
         report = read_report(folder)
         if task is not None and report.setdefault("task", task) != task:
             raise UserError(f"{folder} is for the task {report['task']}, not for {task}")
-        model = read_weights(folder, task_for(report, read_config(folder))).eval()
+        config = read_config(folder)
+        model = read_weights(folder, task_for(report, config), config).eval()
         plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
         if plan is not None:
             family = family_of(model)
@@ -118,7 +119,7 @@ class Bundle:
             plan.check_model(family.name, sizes.layers, sizes.width)
             read_predictors(model, plan, folder)
         check_finite(model, folder)
-        tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder, config)
         if not isinstance(tokenizer, Images):
             check_vocabulary(model, tokenizer)
         return cls(model, tokenizer, plan, report)

@@ -23,10 +23,10 @@ def data(
 
 def task(name: str, model: str, **settings: Any) -> Any:
     """The task, by its name where nothing is set: then the model's directory says how."""
-    from toprune.request import settle_task
+    from toprune.request import task_with
 
     given = {key: value for key, value in settings.items() if value is not None}
-    return settle_task(name, model, given) if given else name
+    return task_with(name, model, given) if given else name
 
 
 def engine(name: str, address: str | None, workers: int | None, debug: bool) -> Any:

@@ -23,7 +23,9 @@ Source = Any  # a directory, a hub id, or a model object
 SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True}  # no code, no pickle
 
 
-def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool = False) -> Any:
+def load_model(
+    source: Source, task: Task, examples: Examples, *, new_head: bool = False, config: Any = None
+) -> Any:
     """Load a model whose head fits the task.
 
     Args:
@@ -31,6 +33,7 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
         task: what the head is for.
         examples: the head must fit their labels.
         new_head: give the model a new head, for fine-tuning.
+        config: the config of the source, if the caller has read it.
 
     Returns:
         A transformers model.
@@ -39,7 +42,7 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
         family_of(source)
         task.check_head(source.config, examples)
         return source
-    config = read_config(source)
+    config = config or read_config(source)
     head: dict[str, Any] = {}
     if new_head:
         head = {"num_labels": task.num_outputs(examples)} | task.head(examples)
@@ -48,23 +51,24 @@ def load_model(source: Source, task: Task, examples: Examples, *, new_head: bool
         head["id2label"] = dict(enumerate(names))
         head["label2id"] = {name: i for i, name in enumerate(names)}
         head["ignore_mismatched_sizes"] = True
-    model = read_weights(source, task, **head)
+    model = read_weights(source, task, config, **head)
     task.check_head(config if not new_head else model.config, examples)
     return model
 
 
-def read_weights(source: str | Path, task: Task, **head: Any) -> Any:
+def read_weights(source: str | Path, task: Task, config: Any = None, **head: Any) -> Any:
     """Read a model from disk or from the hub.
 
     Args:
         source: a directory or a hub id.
         task: what the head is for.
+        config: the config of the source, if the caller has read it.
         head: entries of the config for a new head. Without them the model must have a trained one.
 
     Returns:
         A transformers model in float32.
     """
-    config = read_config(source)
+    config = config or read_config(source)
     model_class, options, shape = auto_class(task, config), dict(head), shape_of(config)
     if shape is not None:
         model_class = _slim_class(model_class, config, shape)
@@ -122,16 +126,17 @@ def config_of(source: Source) -> Any:
     return read_config(source) if isinstance(source, str | Path) else source.config
 
 
-def load_tokenizer(source: Source) -> Any:
+def load_tokenizer(source: Source, config: Any = None) -> Any:
     """Load the tokenizer that is stored with a model.
 
     Args:
         source: a directory, a hub id, or a model object that was loaded from one of these.
+        config: the config of the source, if the caller has read it.
 
     Returns:
         A tokenizer of transformers; for a model of images, the `Images` that prepares them.
     """
-    config = config_of(source)
+    config = config or config_of(source)
     if not isinstance(source, str | Path):
         source = source.name_or_path
         if not source:

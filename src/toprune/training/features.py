@@ -9,6 +9,7 @@ from toprune.data.bad_rows import name_rows
 from toprune.data.examples import Examples
 from toprune.data.images import Images
 from toprune.errors import UserError
+from toprune.models.families import has_segments, max_positions
 from toprune.plan.budget import Lengths
 from toprune.plan.plan import held_tokens
 from toprune.tasks import Task, texts_of
@@ -47,6 +48,14 @@ def encode(
             feature[key] = task.target(row, examples.labels[row.text])
         features.append(feature)
     return features
+
+
+def encode_for(
+    model: Any, tokenizer: Any, task: Task, examples: Examples, max_length: int
+) -> list[dict[str, Any]]:
+    """`encode` for a model: with its number of positions, and segments if it has them."""
+    positions, segments = max_positions(model.config), has_segments(model.config)
+    return encode(tokenizer, task, examples, max_length, positions=positions, segments=segments)
 
 
 def _text_rows(

@@ -10,8 +10,8 @@ Stage = Literal["soft", "hard"]  # masks and weights together; weights alone, wi
 
 
 def setting(default: Any, description: str, *, minimum: float = 0) -> Any:
-    """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help, and
-    the least number that the command line accepts for it."""
+    """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help,
+    and the least number that the command line accepts for it."""
     return field(default=default, metadata={"help": description, "minimum": minimum})
 
 
