@@ -23,7 +23,7 @@ from toprune.errors import UserError
 from toprune.export import parity
 from toprune.export.export import export
 from toprune.export.graph import PLAN, input_names, write_onnx
-from toprune.export.parity import check, draw, guarded, shapes
+from toprune.export.parity import check, draw, protected_ids, shapes
 from toprune.export.quantize import quantize
 from toprune.plan.plan import Plan, Score, Step
 from toprune.pruning.attach import attach, detach
@@ -111,7 +111,7 @@ def test_a_case_that_is_all_rounding_proves_nothing(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(UserError, match="differs from torch by"):
         check(model, plan, once, LIMIT, cases=[([9], 9)])
-    monkeypatch.setattr(parity, "_exact", lambda *given: np.full((1, 2), 7.0))
+    monkeypatch.setattr(parity, "_float64_outputs", lambda *given: np.full((1, 2), 7.0))
     wrong = iter([1.0])
     assert check(model, plan, once, LIMIT, cases=[([9], 9)]).redrawn == 1
     wrong = iter([1.0] * parity.DRAWS)
@@ -135,7 +135,7 @@ def test_file_gives_every_token_back(family: str, score: Score, kind: str) -> No
     rng = np.random.default_rng(0)
     attach(model, plan)
     for lengths, padded in shapes(LIMIT):
-        feeds = draw(model.config, rng, lengths, padded, sown=guarded(plan))
+        feeds = draw(model.config, rng, lengths, padded, sown=protected_ids(plan))
         with torch.inference_mode():
             wanted = model(**{k: torch.from_numpy(x) for k, x in feeds.items()}).logits.numpy()
         live = feeds["attention_mask"].astype(bool)

@@ -1,4 +1,4 @@
-"""A bundle's ONNX files: traced, checked against torch, and only then put in their place."""
+"""Export a bundle to ONNX: files are traced, checked against torch, and only then published."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from toprune.data.images import Images
 from toprune.data.presets import preset_in
 from toprune.errors import UserError
 from toprune.export.graph import input_names, write_onnx
-from toprune.export.parity import cases_of, check, draw, guarded
+from toprune.export.parity import cases_of, check, draw, protected_ids
 from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
 from toprune.models.families import max_positions
@@ -41,45 +41,54 @@ def export(
     task: str | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """Write onnx/model.onnx (and its int8 twin) into the bundle; returns what was checked.
+    """Write onnx/model.onnx, and if requested its int8 twin, into a bundle.
 
-    A directory without a plan is exported dense, under a plan in which every token stays; `task`:
-    what it is for, where it comes from elsewhere and its head does not tell.
+    Args:
+        bundle: the directory. One without a plan is exported dense: every token stays.
+        int8: also write onnx/model_int8.onnx.
+        task: name of the task, for a directory without a report whose head is ambiguous.
+        say: gets a line about each part of the work.
+
+    Returns:
+        What was checked, and the sizes of the files.
     """
     folder = Path(bundle)
-    own = Bundle.load(folder, task)
-    if not isinstance(own.tokenizer, Images):
-        _check_tokenizer(own.tokenizer, folder / "tokenizer.json")
-    kind = own.task
-    plan = own.plan or dense_plan(own.model, restore_of(kind, own.model.config))
-    most = max_positions(own.model.config)
-    limit = min(most, own.report.get("max_length") or most)
-    names = input_names(own.model.config, own.tokenizer)
+    return _export(Bundle.load(folder, task), folder, int8=int8, say=say)
+
+
+def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, Any]:
+    model, tokenizer, task = bundle.model, bundle.tokenizer, bundle.task
+    if not isinstance(tokenizer, Images):
+        _check_tokenizer(tokenizer, folder / "tokenizer.json")
+    plan = bundle.plan or dense_plan(model, restore_of(task, model.config))
+    positions = max_positions(model.config)
+    limit = min(positions, bundle.report.get("max_length") or positions)
+    names = input_names(model.config, tokenizer)
     with _stage(folder) as stage:
         say("writing the graph")
-        write_onnx(
-            own.model, plan, stage / "model.onnx", names, kind.OUTPUTS, by_token=kind.reads_all
-        )
+        path = stage / "model.onnx"
+        write_onnx(model, plan, path, names, task.OUTPUTS, by_token=task.reads_all)
         say("comparing it with torch")
-        engine = OnnxRuntime(stage / "model.onnx", threads=None)
-        parity = check(own.model, plan, engine.run, limit, names=names, outputs=kind.OUTPUTS)
+        engine = OnnxRuntime(path, threads=None)
+        parity = check(model, plan, engine.run, limit, names=names, outputs=task.OUTPUTS)
         checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
         if int8:
             say("quantising to int8")
-            quantize(stage / "model.onnx", stage / "model_int8.onnx")
-            small = OnnxRuntime(stage / "model_int8.onnx", threads=None)
-            checked["int8"] = {"difference": _distance(own, plan, engine, small, limit, names)}
-        if own.plan is None:
+            quantize(path, stage / "model_int8.onnx")
+            int8_engine = OnnxRuntime(stage / "model_int8.onnx", threads=None)
+            difference = _difference(model.config, plan, engine, int8_engine, limit, names)
+            checked["int8"] = {"difference": difference}
+        if bundle.plan is None:
             plan.save(folder / "plan.json")
         manifest = Manifest.of(
             folder,
             stage,
-            task=kind.NAME,
-            settings=settings_of(kind),
+            task=task.NAME,
+            settings=settings_of(task),
             max_length=limit,
             inputs=tuple(names),
-            pad_token_id=getattr(own.tokenizer, "pad_token_id", 0),  # of images: none is needed
-            labels=_labels(own),
+            pad_token_id=getattr(tokenizer, "pad_token_id", 0),  # images need none
+            labels=_labels(bundle),
             checked=checked,
             environment=environment(),
         )
@@ -96,11 +105,23 @@ def evaluate_files(
     split: str | None = None,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
-    """What each of the bundle's files is worth on labelled data; kept in its report.json, too.
-    Rounding to int8 can change which tokens stay, so parity of logits would not tell."""
+    """Measure each ONNX file of a bundle on labelled data, and add the result to its report.json.
+
+    Rounding to int8 can change which tokens stay, so a comparison of logits is not enough.
+
+    Args:
+        bundle: the directory.
+        source: the data: whatever `evaluate` reads.
+        columns: of the data; guessed by default.
+        split: of the data.
+        skip_bad_rows: leave out rows that cannot be read, in place of an error.
+
+    Returns:
+        What `evaluate` returns, by precision.
+    """
     folder = Path(bundle)
-    listed = Manifest.load(folder).files
-    found = {
+    files = Manifest.load(folder).files
+    results = {
         precision: evaluate(
             Runner(folder, precision=precision),
             source,
@@ -110,57 +131,58 @@ def evaluate_files(
             skip_bad_rows=skip_bad_rows,
         )
         for precision, graph in GRAPHS.items()
-        if graph in listed
+        if graph in files
     }
-    write_report(folder, read_report(folder) | {"onnx": found})
-    return found
+    write_report(folder, read_report(folder) | {"onnx": results})
+    return results
 
 
 def _check_tokenizer(tokenizer: Any, path: Path) -> None:
-    """The runtime reads tokenizer.json alone; transformers may know better from another file."""
+    """Refuse a tokenizer that the runtime would read differently: it reads tokenizer.json alone,
+    while transformers also reads tokenizer_config.json."""
     if not path.is_file():
         raise UserError(f"there is no {path}; save the model with a fast tokenizer first")
-    cut = Tokenizer.from_file(str(path)).truncation or {}
-    side = cut.get("direction", "right")
+    truncation = Tokenizer.from_file(str(path)).truncation or {}
+    side = truncation.get("direction", "right")
     if side != tokenizer.truncation_side:
         raise UserError(
             f"{path} cuts texts on the {side}, tokenizer_config.json on the "
-            f"{tokenizer.truncation_side}; make them say the same"
+            f"{tokenizer.truncation_side}; use the same side in both"
         )
 
 
-def _labels(own: Bundle) -> tuple[str, ...] | None:
-    names = class_names(own.model.config) if own.task.HAS_LABEL_NAMES else None
+def _labels(bundle: Bundle) -> tuple[str, ...] | None:
+    names = class_names(bundle.model.config) if bundle.task.HAS_LABEL_NAMES else None
     return None if names is None else tuple(names)
 
 
-def _distance(
-    own: Bundle,
+def _difference(
+    config: Any,
     plan: Plan,
-    exact: OnnxRuntime,
-    rounded: OnnxRuntime,
+    fp32: OnnxRuntime,
+    int8: OnnxRuntime,
     limit: int,
     names: list[str],
 ) -> float:
-    """How far int8 is from fp32 on random tokens: for the record. What it does to a metric is for
-    `eval` to say; that it runs and gives numbers is checked here."""
+    """Return the largest difference of int8 from fp32 on random tokens, for the record, and check
+    that int8 gives numbers. `toprune eval` measures its effect on a metric."""
     worst = 0.0
     rng = np.random.default_rng(0)
-    for lengths, padded in cases_of(own.model.config, limit):
-        feeds = draw(own.model.config, rng, lengths, padded, names, guarded(plan))
-        found = rounded.run(feeds)
-        if not np.isfinite(found).all():
+    for lengths, padded in cases_of(config, limit):
+        feeds = draw(config, rng, lengths, padded, names, protected_ids(plan))
+        outputs = int8.run(feeds)
+        if not np.isfinite(outputs).all():
             raise UserError(f"the int8 file gives NaN for lengths {lengths}; use fp32")
-        worst = max(worst, float(np.abs(found - exact.run(feeds)).max()))
+        worst = max(worst, float(np.abs(outputs - fp32.run(feeds)).max()))
     return worst
 
 
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
-    """A place beside onnx/ that takes its name when everything in it is whole."""
+    """Make a directory beside onnx/ that takes its place when everything in it is complete."""
     stage = folder / ".onnx.partial"
     try:
-        shutil.rmtree(stage, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
         stage.mkdir()
     except OSError as error:
         raise UserError(f"cannot write into {folder} ({error.strerror})") from error

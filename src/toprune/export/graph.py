@@ -1,9 +1,9 @@
 """From a model and its plan to one ONNX file: tokens really gone, standard operators only.
 
-Traced, not authored: the stock modules of `transformers` say what embeddings, feed-forward and head
-do, `packed.py` says what happens between them, so that a new family needs nothing here. The tracing
-exporter of torch is used on purpose: it takes seconds where the newer one takes minutes, and keeps
-the integers of the plan as they are written.
+The graph is traced, not written by hand: the stock modules of `transformers` compute embeddings,
+feed-forward and head, and `packed.py` computes what is between them. So a new family needs nothing
+here. We use torch's tracing exporter on purpose: it takes seconds where the newer one takes
+minutes, and it keeps the integers of the plan as they are written.
 """
 
 import logging
@@ -24,19 +24,19 @@ from toprune.models.families import family_named, family_of, has_segments, image
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import detach, swap_layers
 
-OPSET = 17  # the first with LayerNormalization; old enough for everybody
-PLAN = "toprune.plan"  # of the file's metadata
+OPSET = 17  # the first with LayerNormalization; every current runtime reads it
+PLAN = "toprune.plan"  # in the file's metadata
 INLINE = 2**31 - 2**24  # bytes: protobuf ends at 2 GB, larger weights lie beside the graph
 
 
 class _Outputs(nn.Module):
-    """Positional inputs in, tensors out: what tracing wants."""
+    """Positional inputs in, tensors out: the form that tracing needs."""
 
     def __init__(self, model: Any, run: PackedRun, names: list[str], outputs: Sequence[str]):
         super().__init__()
         self.model, self.names, self.outputs = model, names, outputs
-        # weights, not constants of the code
-        self.projections = nn.ModuleList(own for part in run.projections for own in part)
+        # registered, so that they become weights of the graph and not constants
+        self.projections = nn.ModuleList(module for three in run.projections for module in three)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         out = self.model(**dict(zip(self.names, inputs, strict=True)))
@@ -44,13 +44,19 @@ class _Outputs(nn.Module):
 
 
 def input_names(config: Any, tokenizer: Any = None) -> list[str]:
-    """The inputs that users of ONNX encoders know. Segments only where the model has them, and its
-    tokenizer, if given, tells them: a model that was trained without them must not get them now."""
+    """Return the names of the inputs, the usual ones of ONNX encoders.
+
+    `token_type_ids` is among them only if the model has segments and its tokenizer, if given,
+    returns them: a model that was trained without segments must not get them now.
+    """
     if family_named(config).images:
         return [INPUT]
-    told = tokenizer is None or "token_type_ids" in tokenizer.model_input_names
-    segments = ["token_type_ids"] if has_segments(config) and told else []
-    return ["input_ids", "attention_mask", *segments]
+    names = ["input_ids", "attention_mask"]
+    if has_segments(config) and (
+        tokenizer is None or "token_type_ids" in tokenizer.model_input_names
+    ):
+        names.append("token_type_ids")
+    return names
 
 
 def write_onnx(
@@ -62,9 +68,16 @@ def write_onnx(
     *,
     by_token: bool | None = None,
 ) -> None:
-    """Write the graph of `model` under `plan`, which goes into the metadata too; `names` of its
-    inputs, all that the model takes if not given, and of its `outputs`, of which there is one for
-    each token (`by_token`) if the plan brings all of them back, or as told."""
+    """Write the graph of a model under a plan, with the plan in its metadata.
+
+    Args:
+        model: a transformers model; it is left as it was.
+        plan: must fit the model.
+        path: of the ONNX file.
+        names: of the inputs; by default all that the model takes.
+        outputs: names of the outputs.
+        by_token: whether there is an output for each token; by default, if the plan restores them.
+    """
     family = family_of(model)
     sizes = family.sizes(model.config)
     plan.check_model(family.name, sizes.layers, sizes.width)
@@ -84,18 +97,18 @@ def write_onnx(
             _quiet(),
             TemporaryDirectory(prefix="toprune-", dir=path.parent) as folder,
         ):
-            draft = Path(folder, "model.onnx")  # above 2 GB: and a file for every tensor
+            traced = Path(folder, "model.onnx")  # above 2 GB, torch adds a file for every tensor
             torch.onnx.export(
                 _Outputs(model, run, names, outputs).eval(),
                 _sample(model.config, names),
-                str(draft),
+                str(traced),
                 input_names=names,
                 output_names=list(outputs),
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,
             )
-            graph = onnx.load(draft)
+            graph = onnx.load(traced)
     finally:
         detach(model).train(training)
     graph.producer_name = "toprune"
@@ -104,29 +117,29 @@ def write_onnx(
 
 
 def _sample(config: Any, names: list[str]) -> tuple[Tensor, ...]:
-    """Two texts of different length: tracing sees what it must not fold into constants. Of images
-    only their number varies."""
+    """Two texts of different lengths, so that tracing does not fold sizes into constants. Only the
+    number of images varies."""
     if family_named(config).images:
         return (torch.zeros(2, *image_shape(config)),)
     ids = torch.full((2, 7), config.vocab_size - 1)
     mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
-    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-    return tuple(given[name] for name in names)
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    return tuple(inputs[name] for name in names)
 
 
 def save_graph(graph: onnx.ModelProto, path: Path) -> None:
-    """One file, or two where protobuf's 2 GB are too few: the weights beside the graph."""
+    """Write one file, or two if it exceeds protobuf's 2 GB: the weights beside the graph."""
     if graph.ByteSize() <= INLINE:
         onnx.save(graph, path)
         return
     weights = path.with_name(f"{path.name}.data")
-    weights.unlink(missing_ok=True)  # onnx appends to what it finds
+    weights.unlink(missing_ok=True)  # onnx appends to a file that exists
     onnx.save(graph, path, save_as_external_data=True, location=weights.name)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Tracing warns of every shape that it follows; the parity check is the better judge."""
+    """Silence tracing, which warns about every shape that it follows: the parity check decides."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -19,7 +19,7 @@ class Layout:
     k: Tensor  # (B,) rows of each example
     first: Tensor  # (B,) its first packed row
     alive: Tensor  # (B, K) places that hold a row
-    at: Tensor  # (B, K) the packed row of each place; a place without one repeats the example's last
+    at: Tensor  # (B, K) the packed row of each place; without one, the example's last
     live: Tensor  # (N,) the place, counted over (B * K), of each packed row
     bias: Tensor  # (B, 1, 1, K) what attention adds to the logits of a key
 

@@ -26,7 +26,7 @@ from toprune.pruning.tokens import by_place
 
 @dataclass
 class PackedRun:
-    """The state of one forward pass; it takes the place of `execution.Run` while a graph is traced."""
+    """The state of one forward pass, in place of `execution.Run` while a graph is traced."""
 
     family: Family
     base: Any
@@ -313,9 +313,9 @@ class PackedRun:
         return key.topk(key.shape[1], dim=1).indices
 
     def _counts(self, step: Step, scores: Tensor | None = None) -> Tensor:
-        """(B,): how many rows stay. That is ceil(keep * n) in integers, within the plan's limits; of
-        a step with a threshold, at most the rows whose score (B, K) reaches it. There, attention
-        received is compared by its mean over queries, not by its sum."""
+        """(B,): how many rows stay: ceil(keep * n) in integers, within the plan's limits. A step
+        with a threshold keeps at most the rows whose score (B, K) reaches it; there, attention
+        received counts by its mean over queries, not by its sum."""
         ratio = step.keep
         k = self.n * ratio.numerator + (ratio.denominator - 1)
         k = torch.div(k, ratio.denominator, rounding_mode="trunc")

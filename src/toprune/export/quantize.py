@@ -1,4 +1,4 @@
-"""int8 weights for the linear layers, activations quantised as they come (ONNX Runtime's own)."""
+"""int8 weights for the linear layers; ONNX Runtime quantises activations at run time."""
 
 import logging
 from collections.abc import Iterator
@@ -16,20 +16,24 @@ from toprune.export.graph import INLINE, save_graph
 def quantize(source: Path, target: Path) -> None:
     """Write the int8 twin of an fp32 graph, its metadata included.
 
-    Seven of the eight bits, one scale a column: the instructions of CPUs without VNNI add pairs of
-    products in 16 bits, which overflow with all eight. So one file is right on every CPU.
+    It uses seven of the eight bits, and one scale for each column: CPUs without VNNI add pairs of
+    products in 16 bits, which overflow with eight. So one file is right on every CPU.
+
+    Args:
+        source: the fp32 file.
+        target: the int8 file.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(source)
-    del graph.graph.value_info[:]  # shapes that tracing noted trip the quantiser's own inference
+    del graph.graph.value_info[:]  # shapes from tracing break the quantiser's shape inference
     _plain_products(graph)
     with TemporaryDirectory(prefix="toprune-", dir=target.parent) as folder, _quiet():
-        plain, draft = Path(folder, "plain.onnx"), Path(folder, "int8.onnx")
+        plain, quantized = Path(folder, "plain.onnx"), Path(folder, "int8.onnx")
         save_graph(graph, plain)
         quantize_dynamic(
             plain,
-            draft,
+            quantized,
             weight_type=QuantType.QInt8,
             per_channel=True,
             reduce_range=True,
@@ -37,20 +41,20 @@ def quantize(source: Path, target: Path) -> None:
             use_external_data_format=graph.ByteSize() > INLINE,
             extra_options={"MatMulConstBOnly": True},
         )
-        done = onnx.load(draft)
-        del done.metadata_props[:]
-        done.metadata_props.extend(graph.metadata_props)
-        save_graph(done, target)
+        result = onnx.load(quantized)
+        del result.metadata_props[:]
+        result.metadata_props.extend(graph.metadata_props)
+        save_graph(result, target)
 
 
 def _plain_products(graph: onnx.ModelProto) -> None:
-    """Gemm as MatMul and Add. The quantiser does that too, but turns a weight over once for every
-    use, and a layer that is used at several depths would see it turned back."""
+    """Replace Gemm by MatMul and Add. The quantiser does that too, but transposes a weight once for
+    every use: a layer at several depths would get it transposed back."""
     weights = {w.name: w for w in graph.graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.graph.node:
-        turned = any(a.name == "transB" and a.i == 1 for a in node.attribute)
-        if node.op_type != "Gemm" or not turned or node.input[1] not in weights:
+        transposed = any(a.name == "transB" and a.i == 1 for a in node.attribute)
+        if node.op_type != "Gemm" or not transposed or node.input[1] not in weights:
             nodes.append(node)
             continue
         x, weight, *bias = node.input
@@ -71,7 +75,7 @@ def _plain_products(graph: onnx.ModelProto) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The quantiser recommends a preprocessing that this graph does not need."""
+    """Silence the quantiser, which recommends a preprocessing that this graph does not need."""
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)
