@@ -18,7 +18,7 @@ from toprune.api import Data, prune
 from toprune.export.export import export
 from toprune.report.environment import environment
 from toprune.run.runner import Runner
-from toprune.tasks import make_task, texts_of
+from toprune.tasks import make_task
 from toprune.tasks.intervals import paired, with_intervals
 from toprune.training.settings import Training
 
@@ -42,7 +42,8 @@ def main() -> None:
     for name, bundle in {"dense": dense, "pruned": small}.items():
         checked = export(bundle, int8=True)["checked"]
         exact, rounded = (
-            list(Runner(bundle, precision=p).read(texts_of(kind, whole))) for p in ("fp32", "int8")
+            list(Runner(bundle, precision=p).read(whole.inputs(kind.READS)))
+            for p in ("fp32", "int8")
         )
         read = [row for row, _ in exact]
         one, other = ([said for _, said in found] for found in (exact, rounded))

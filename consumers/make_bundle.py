@@ -30,7 +30,7 @@ from toprune.models.heads import HEADS
 from toprune.models.load import load_tokenizer
 from toprune.plan.plan import probe_of
 from toprune.plan.schedule import geometric
-from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of, texts_of
+from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of
 from toprune.training.batches import Collate, in_batches
 from toprune.training.features import encode, lengths
 from toprune.training.probe import fit_probes
@@ -134,7 +134,7 @@ def make(folder: Path, kind: Kind) -> dict[str, Any]:
     report["max_length"] = MAX_LENGTH
     Bundle(model, tokenizer, plan, report).save(folder)
     export(folder, int8=True)
-    texts = texts_of(kind.task, examples(kind, ASKED, kind.longest, SEED + 1))
+    texts = examples(kind, ASKED, kind.longest, SEED + 1).inputs(kind.task.READS)
     run = Runner(folder)
     said: dict[str, Any] = {"texts": texts, "pruned": rows(run(texts))}
     if isinstance(kind.task, Answer):

@@ -27,7 +27,6 @@ from toprune.tasks import (
     Tags,
     Task,
     settings_of,
-    texts_of,
 )
 from toprune.training.batches import Collate
 from toprune.training.evaluation import collect_outputs
@@ -125,13 +124,13 @@ def check_executions(
     Bundle(model, tokenizer, plan, told).save(folder)
     export(folder, int8=True)
     run = Runner(folder, threads=1)
-    pairs = list(run.read(texts_of(task, examples)))
+    pairs = list(run.read(examples.inputs(task.READS)))
     assert [row.ids.tolist() for row, _ in pairs] == [f["input_ids"] for f in features]
     assert [row.text for row, _ in pairs] == [row.text for row in rows_of(features)]
     assert worst([output for _, output in pairs], said[True]) < 5e-4
     small = Runner(folder, precision="int8", threads=1)
-    answers = small.predict(texts_of(task, examples))
-    assert len(answers) == len(texts_of(task, examples))
+    answers = small.predict(examples.inputs(task.READS))
+    assert len(answers) == len(examples.inputs(task.READS))
     json.dumps(answers)
     metrics = task.metrics(task.statistics([o for _, o in pairs], [r for r, _ in pairs], examples))
     wanted = task.metrics(task.statistics(said[True], rows_of(features), examples))

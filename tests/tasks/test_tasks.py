@@ -26,7 +26,6 @@ from toprune.tasks import (
     make_task,
     settings_of,
     task_for,
-    texts_of,
 )
 from toprune.tasks.base import by_text
 from toprune.tasks.classify import class_names
@@ -138,9 +137,9 @@ def test_a_report_tells_the_task_and_its_settings():
 
 def test_what_is_read_of_examples():
     single, pairs = Examples(["a", "b"]), Examples(["a", "b"], pairs=["c", "d"])
-    assert texts_of(classify, single) == ["a", "b"]
-    assert texts_of(classify, pairs) == [("a", "c"), ("b", "d")]
-    assert texts_of(Embed(), pairs) == ["a", "b", "c", "d"]
+    assert single.inputs(classify.READS) == ["a", "b"]
+    assert pairs.inputs(classify.READS) == [("a", "c"), ("b", "d")]
+    assert pairs.inputs(Embed().READS) == ["a", "b", "c", "d"]
 
 
 def test_windows_of_a_text_count_alike():

@@ -69,6 +69,15 @@ class Examples:
             articles=at(self.articles),
         )
 
+    def inputs(self, reads: Reads) -> list[Any]:
+        """Return what the model reads: texts, or pairs of them; where the task reads both texts of
+        a pair alone, all first texts and then all second ones."""
+        if self.pairs is None:
+            return list(self.texts)
+        if reads.alone:
+            return [*self.texts, *self.pairs]
+        return list(zip(self.texts, self.pairs, strict=True))
+
 
 def load(
     source: Any,
@@ -135,23 +144,14 @@ def read_texts(
     split: str | None = None,
     skip_bad_rows: bool = False,
 ) -> list[Any]:
-    """Read the texts alone, of the requested split or the one that is furthest from training.
-
-    Returns:
-        Texts, pairs as tuples, or words as lists. Where the task reads both texts of a pair alone:
-        all first texts, then all second ones.
-    """
+    """Read the inputs alone, of the requested split or the one that is furthest from training."""
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
     name = next(s for s in (split, "test", "validation", *tables) if s in tables)
     columns = choose_columns(columns, list(tables[name].columns), reads)
     part = _read_part(tables[name], columns, reads, name)
     refuse_or_skip([part.bad], skip_bad_rows)
-    texts = [part.texts[row] for row in part.good_rows]
-    if part.pairs is None:
-        return texts
-    pairs = [part.pairs[row] for row in part.good_rows]
-    return [*texts, *pairs] if reads.alone else list(zip(texts, pairs, strict=True))
+    return Examples(part.texts, part.pairs).take(part.good_rows).inputs(reads)
 
 
 # Texts

@@ -81,9 +81,7 @@ def load_texts(
     """Load the texts, pairs or lists of words alone, of the set that evaluation would load."""
     if preset is None:
         return read_texts(source, reads=reads, **options)
-    examples = _furthest(load_preset(preset, source, reads=reads, **options), preset)
-    texts, pairs = examples.texts, examples.pairs
-    return texts if pairs is None else list(zip(texts, pairs, strict=True))
+    return _furthest(load_preset(preset, source, reads=reads, **options), preset).inputs(reads)
 
 
 def held_out_order(preset: Preset | None) -> tuple[str, str]:

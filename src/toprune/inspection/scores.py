@@ -25,7 +25,6 @@ from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import order, ranks
 from toprune.report.svg import Line, Point, chart
-from toprune.tasks import texts_of
 
 SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best-ranked ones
 
@@ -119,7 +118,7 @@ def answer_ranks(
 
 def _ranks(bundle: Bundle, plan: Plan, examples: Examples) -> dict[str, Any]:
     task = bundle.task
-    reading = Reading(bundle, texts_of(task, examples))
+    reading = Reading(bundle, examples.inputs(task.READS))
     recorder = attach_recorder(bundle.model, plan)
     places: list[int] = []
     rivals: list[int] = []

@@ -12,7 +12,6 @@ from toprune.data.sets import load_labelled
 from toprune.io.progress import bar
 from toprune.report.build import evaluation_report
 from toprune.run.runner import Runner
-from toprune.tasks import texts_of
 from toprune.tasks.tokenize import Row
 
 
@@ -51,7 +50,7 @@ def evaluate(
         skip_bad_rows=skip_bad_rows,
     )
     task.check_labels(examples, runner.outputs)
-    texts = texts_of(task, examples)
+    texts = examples.inputs(task.READS)
     rows: list[Row] = []
     outputs: list[np.ndarray] = []
     with bar("evaluating", len(texts)) as advance:

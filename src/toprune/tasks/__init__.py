@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks.answer import Answer
 from toprune.tasks.base import Task
@@ -57,13 +56,3 @@ def task_for(report: Mapping[str, Any], config: Any) -> Task:
     if config.problem_type == "multi_label_classification":
         return Multilabel(classes=config.num_labels)
     return Regress() if config.num_labels == 1 else Classify()
-
-
-def texts_of(task: Task, examples: Examples) -> list[Any]:
-    """What the model reads: texts or pairs of them; both sides of a pair alone where each gets a
-    vector of its own, first all first ones."""
-    if examples.pairs is None:
-        return list(examples.texts)
-    if task.HEAD == "encoder":
-        return [*examples.texts, *examples.pairs]
-    return list(zip(examples.texts, examples.pairs, strict=True))

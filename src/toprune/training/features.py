@@ -12,7 +12,7 @@ from toprune.errors import UserError
 from toprune.models.families import has_segments, max_positions
 from toprune.plan.budget import Lengths
 from toprune.plan.plan import held_tokens
-from toprune.tasks import Task, texts_of
+from toprune.tasks import Task
 from toprune.tasks.tokenize import Row, Texts
 
 
@@ -78,7 +78,7 @@ def _text_rows(
         pad_token_id=tokenizer.pad_token_id or 0,
         side=tokenizer.truncation_side,
     )
-    rows = texts.encode(texts_of(task, examples))
+    rows = texts.encode(examples.inputs(task.READS))
     _refuse_empty(tokenizer, task, examples, rows)
     return rows
 

@@ -18,7 +18,6 @@ from toprune.models.families import sizes_of
 from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
-from toprune.tasks import texts_of
 from toprune.tasks.classify import class_names
 from toprune.training.batches import Collate, in_batches
 
@@ -119,7 +118,7 @@ def choose(trial: Trial, texts: Examples, of_class: str | None, dose: int, limit
     chosen, padding = Chosen(), trial.padding
     for start in range(0, len(texts), limit):
         part = texts.take(range(start, min(start + limit, len(texts))))
-        read = texts_of(trial.bundle.task, part)
+        read = part.inputs(trial.bundle.task.READS)
         fits = [i for i, text in enumerate(read) if padding.fits(text, dose)]
         chosen.no_room += len(read) - len(fits)
         if of_class is not None and part.labels is not None:

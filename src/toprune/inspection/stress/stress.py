@@ -32,7 +32,7 @@ from toprune.io.progress import Advance, bar
 from toprune.models.families import family_of, max_positions, sizes_of
 from toprune.plan.cost import measured_reduction
 from toprune.plan.plan import Plan
-from toprune.tasks import TASKS, Task, texts_of
+from toprune.tasks import TASKS, Task
 from toprune.tasks.classify import class_names
 from toprune.tasks.intervals import share
 from toprune.training.features import token_ids
@@ -100,7 +100,7 @@ def stress(
     trial = Trial(loaded, original, plan, Padding(loaded.tokenizer, sentences, room, seed))
     order = np.random.default_rng(seed).permutation(len(texts))
     chosen = choose(trial, texts.take(order), of_class, min(doses), limit)
-    sample = Reading(loaded, texts_of(loaded.task, texts.take(order[:limit])))
+    sample = Reading(loaded, texts.take(order[:limit]).inputs(loaded.task.READS))
     protections = [
         {
             "name": name,
