@@ -17,16 +17,12 @@ from toprune.export.export import export
 from toprune.plan.plan import Step
 from toprune.run.evaluate import evaluate as evaluate_onnx
 
+pytestmark = pytest.mark.usefixtures("rough_parity")
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LIMIT = 24  # tokens; some documents are longer
 QUERIES, DOCUMENTS = 6, 12
 LINE = re.compile(r"(\w+ \w+(?:, \w+ \w+)?) +(\d\.\d{4}) +(\d+\.\d\d)  (.+)")
-
-
-@pytest.fixture(autouse=True)
-def rough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of this size are chaotic (see test_export.py)."""
-    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
 
 
 @pytest.fixture

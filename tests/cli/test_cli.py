@@ -349,12 +349,6 @@ def _questions(count: int) -> Rows:
     return rows
 
 
-@pytest.fixture
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals are not what these tests are about."""
-    monkeypatch.setattr("toprune.tasks.intervals.DRAWS", 20)
-
-
 @pytest.mark.usefixtures("few_draws")
 def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # random weights of this size are chaotic (see test_export.py)

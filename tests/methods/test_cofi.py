@@ -1,6 +1,5 @@
 """CoFi: what masks are expected to cost, where they are cut, and that what is left has learned."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, dense_macs
 from toprune.plan.plan import Restore
 from toprune.pruning.attach import attach
-from toprune.tasks import Classify, intervals
+from toprune.tasks import Classify
 from toprune.training import hard_concrete
 from toprune.training.settings import Training
 from toprune.training.teacher import Teacher
@@ -196,20 +195,11 @@ DATA = {"train": synthetic.rows(640, 0), "test": synthetic.rows(200, 1)}
 FEW = {"train": synthetic.rows(48, 0), "test": synthetic.rows(16, 1)}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "DRAWS", 20)
-
-
-@pytest.fixture(scope="module")
-def fine_tuned() -> Any:
-    return synthetic.fine_tuned(DATA)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_smaller_model_learns_and_tokens_can_go_too(fine_tuned: Any, tmp_path: Path) -> None:
-    model, slim, small = copy.deepcopy(fine_tuned), tmp_path / "slim", tmp_path / "small"
+@pytest.mark.usefixtures("few_draws")
+def test_a_smaller_model_learns_and_tokens_can_go_too(tmp_path: Path) -> None:
+    model, slim, small = synthetic.fine_tuned(DATA), tmp_path / "slim", tmp_path / "small"
     before, training = sizes_of(model), Training(soft_epochs=1, hard_epochs=1, lr=1e-3)
     told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": training}
     report = prune(model, DATA, "2.5x", out=slim, method="cofi", **told).report
@@ -234,6 +224,7 @@ def test_a_smaller_model_learns_and_tokens_can_go_too(fine_tuned: Any, tmp_path:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("few_draws")
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     """Stopped within each stage and resumed, it ends with the same bits."""
     synthetic.untrained().save_pretrained(tmp_path / "dense")
@@ -264,6 +255,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("few_draws")
 def test_without_epochs_what_masks_set_out_from(tmp_path: Path) -> None:
     untrained = Training(soft_epochs=0, hard_epochs=0)
     told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": untrained, "method": "cofi"}
@@ -276,6 +268,7 @@ def test_without_epochs_what_masks_set_out_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("few_draws")
 def test_vectors_stay_as_wide_as_they_are(tmp_path: Path) -> None:
     rows = [{"text": row["text"]} for row in FEW["train"]]
     bundle = prune(

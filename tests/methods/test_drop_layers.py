@@ -17,7 +17,6 @@ from toprune.methods.drop_layers import DropLayers, spread
 from toprune.models.families import family_of, sizes_of
 from toprune.models.slim import keep_layers
 from toprune.plan.cost import dense_macs
-from toprune.tasks import intervals
 from toprune.training.settings import Training
 
 ROWS = [random_text(n, n) for n in (24, 17, 9)]
@@ -55,25 +54,16 @@ def test_a_shared_layer_cannot_go() -> None:
         keep_layers(make_model("albert"), [0, 1])
 
 
-@pytest.fixture(scope="module")
-def fine_tuned() -> Any:
-    return synthetic.fine_tuned(DATA)
-
-
-DATA = {"train": synthetic.rows(800, 0), "test": synthetic.rows(200, 1)}
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_half_the_layers_learn_and_tokens_can_go_too(
-    fine_tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intervals, "DRAWS", 20)
+@pytest.mark.usefixtures("few_draws")
+def test_half_the_layers_learn_and_tokens_can_go_too(fine_tuned: Any, tmp_path: Path) -> None:
     model, half, small = copy.deepcopy(fine_tuned), tmp_path / "half", tmp_path / "small"
     before = sizes_of(model)
     training = Training(soft_epochs=1, hard_epochs=2, lr=1e-3)
     told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": training}
-    report = prune(model, DATA, "2x", out=half, method=DropLayers(layers=2), **told).report
+    method = DropLayers(layers=2)
+    report = prune(model, synthetic.DATA, "2x", out=half, method=method, **told).report
     after = sizes_of(Bundle.load(half).model)
     assert after.layers == 2
     counts = {int(n): many for n, many in report["lengths"].items()}
@@ -81,19 +71,17 @@ def test_half_the_layers_learn_and_tokens_can_go_too(
     left = sum(many * dense_macs(after, n) for n, many in counts.items())
     assert report["budget"]["executed"]["unpadded"] == pytest.approx(dense / left)
     assert report["pruned"]["accuracy"]["value"] >= 0.9
-    again = prune(half, DATA, "1.3x", out=small, training=training).report
+    again = prune(half, synthetic.DATA, "1.3x", out=small, training=training).report
     assert again["budget"]["executed"]["unpadded"] == pytest.approx(1.3, rel=0.01)
     assert again["pruned"]["accuracy"]["value"] >= 0.9
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("budget", "layers"), [("1.3x", 3), ("2x", 2), ("9x", 1)])
-def test_the_budget_says_how_many(
-    budget: str, layers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("few_draws")
+def test_the_budget_says_how_many(budget: str, layers: int, tmp_path: Path) -> None:
     """Four layers, of which the last is nearly free: 1.5x, 2.9x and more are what there is."""
-    monkeypatch.setattr(intervals, "DRAWS", 20)
-    small = {name: rows[:40] for name, rows in DATA.items()}
+    small = {name: rows[:40] for name, rows in synthetic.DATA.items()}
     bundle = prune(
         make_model(),
         small,

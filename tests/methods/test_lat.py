@@ -17,15 +17,14 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
-from support import synthetic
+from support import marked, synthetic
 from support.executions import TASKS, make_examples, worst
 from support.marked import DATA, Randomly, executed, outcome
-from support.models import CONFIGS, make_model, make_tokenizer
+from support.models import make_model, make_tokenizer
 from support.resuming import Stopped, same, stop_at
 from toprune import Runner
-from toprune.api import finetune, prune
+from toprune.api import prune
 from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples, load
 from toprune.errors import UserError
@@ -49,7 +48,7 @@ from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Score
 from toprune.pruning.attach import attach, attach_policy, attached, detach
 from toprune.pruning.policies import Follow
-from toprune.tasks import Classify, Task, intervals
+from toprune.tasks import Classify, Task
 from toprune.training.batches import Collate
 from toprune.training.evaluation import batch_outputs, collect_outputs, distance
 from toprune.training.features import encode, lengths
@@ -57,14 +56,10 @@ from toprune.training.job import Job
 from toprune.training.settings import Training
 from toprune.training.stages import run
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 SMALL = Lat(population=6, mutations=6, crossovers=6, iterations=2)
 UNTRAINED = Training(soft_epochs=0, hard_epochs=0)
-
-
-@pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals are not looked at here."""
-    monkeypatch.setattr(intervals, "DRAWS", 20)
 
 
 def make_job(
@@ -486,21 +481,10 @@ def test_a_resumed_run_ends_the_same(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Knows which of two marked words occurs, or none; unlike in test_top.py its first layer
-    may carry: attention that a token receives there is all that LAT has to rank by."""
-    torch.manual_seed(0)
-    tokenizer = make_tokenizer()
-    config = CONFIGS["bert"](
-        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=3
-    )
-    config.initializer_range = 0.1
-    model = BertForSequenceClassification(config)
-    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
-    out = tmp_path_factory.mktemp("dense") / "out"
-    report = finetune(model, DATA, out=out, tokenizer=tokenizer, training=training)
-    assert report["metrics"]["accuracy"]["value"] >= 0.99
-    return model.eval()
+def fine_tuned() -> Any:
+    """Unlike in test_top.py its first layer may carry: LAT ranks by the attention that a token
+    receives there and by nothing else."""
+    return marked.fine_tuned(carries=True)
 
 
 def pruned_at_3x(model: Any, out: Path, score: Score, training: Training) -> Bundle:

@@ -218,8 +218,8 @@ def test_advantage_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Only good enough for what a method leaves behind to be looked at."""
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that is good enough to look at what a method leaves behind."""
     torch.manual_seed(0)
     data = {"train": synthetic.rows(400, 0), "test": synthetic.rows(50, 1)}
     training = Training(hard_epochs=4, lr=2e-3, label_weight=1, train_embeddings=True)
@@ -232,22 +232,22 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", [Transkimmer(), TrBert(samples=4)])
 def test_networks_and_weights_are_trained_together(
-    fine_tuned: Path, method: Method, tmp_path: Path
+    dense: Path, method: Method, tmp_path: Path
 ) -> None:
     """Both move in the soft stage, the log tells of the coefficient, and the file runs."""
     data = {"train": synthetic.rows(200, 2), "test": synthetic.rows(50, 3)}
     training = Training(soft_epochs=2, hard_epochs=0.5, lr=1e-3, seed=3)
-    bundle = prune(fine_tuned, data, "1.5x", out=tmp_path / "out", method=method, training=training)
+    bundle = prune(dense, data, "1.5x", out=tmp_path / "out", method=method, training=training)
     executed = bundle.report["budget"]["executed"]["unpadded"]
     assert executed == pytest.approx(1.5, rel=0.1)  # on 50 other texts
     log = bundle.report["log"] if "log" in bundle.report else bundle.report["training"]["log"]
     lambdas = [entry["lambda"] for entry in log if "lambda" in entry]
     assert len(lambdas) >= 1
-    dense = Bundle.load(fine_tuned).model.state_dict()
+    before = Bundle.load(dense).model.state_dict()
     moved = {
         name
         for name, x in bundle.model.state_dict().items()
-        if name in dense and not torch.equal(x, dense[name])
+        if name in before and not torch.equal(x, before[name])
     }
     assert any("encoder.layer.0" in name for name in moved)
     assert np.isfinite([float(x.sum()) for x in bundle.model.state_dict().values()]).all()

@@ -16,15 +16,18 @@ from toprune.methods import METHODS, make_method
 from toprune.models.families import sizes_of
 from toprune.plan.cost import measured_reduction, reduction
 from toprune.pruning.attach import attach, detach
-from toprune.tasks import Classify, intervals
+from toprune.tasks import Classify
 from toprune.training.batches import Collate, in_batches
 from toprune.training.evaluation import collect_outputs, entering
 from toprune.training.features import encode, lengths
 from toprune.training.settings import Training
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("few_draws"),
+]
 
-DATA = {"train": synthetic.rows(800, 0), "test": synthetic.rows(200, 1)}
 LEARN = Training(soft_epochs=1, hard_epochs=2, lr=1e-3)
 # What each must reach at 2x. Chance is .5; dropping by place loses a word that training cannot
 # bring back unless an attention before the drop has told the first token of it.
@@ -46,20 +49,14 @@ ACCURACY = {
 MISSED = {"truncate": 0.05, "drop_layers": 0.5, "cofi": 0.02}  # a token of 12, a layer of 4
 
 
-@pytest.fixture(scope="module")
-def fine_tuned() -> Any:
-    return synthetic.fine_tuned(DATA)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_learn_meet_their_budget_and_run_alike(
-    fine_tuned: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fine_tuned: Any, name: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(intervals, "DRAWS", 20)
     out, tokenizer = tmp_path / "out", make_tokenizer()
     bundle = prune(
         copy.deepcopy(fine_tuned),
-        DATA,
+        synthetic.DATA,
         "2x",
         out=out,
         tokenizer=tokenizer,
@@ -70,7 +67,7 @@ def test_methods_learn_meet_their_budget_and_run_alike(
     assert plan is not None
     assert plan.score == METHODS[name].SCORES[0]
     assert bundle.report["provenance"]["method"] == name
-    sets = load(DATA, reads=Classify.READS)
+    sets = load(synthetic.DATA, reads=Classify.READS)
     seen = encode(tokenizer, Classify(), sets["train"], 64)
     cut = bundle.report["max_length"] if name == "truncate" else None
     told = bundle.report["budget"]["executed"]["unpadded"]

@@ -18,10 +18,10 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from support import synthetic
+from support import marked, synthetic
 from support.marked import DATA, Randomly, executed, outcome
 from support.models import CONFIGS, make_tokenizer
-from toprune.api import finetune, prune
+from toprune.api import prune
 from toprune.bundle.bundle import Bundle
 from toprune.errors import UserError
 from toprune.methods import top
@@ -30,38 +30,20 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan, Score, Step
 from toprune.pruning.attach import attach, attach_policy, detach
-from toprune.tasks import intervals
 from toprune.training.settings import Training
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("few_draws"),
+]
 
 UNTRAINED = Training(soft_epochs=0, hard_epochs=0)
 
 
-@pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals are not looked at here."""
-    monkeypatch.setattr(intervals, "DRAWS", 20)
-
-
 @pytest.fixture(scope="module")
-def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    torch.manual_seed(0)
-    tokenizer = make_tokenizer()
-    config = CONFIGS["bert"](
-        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=3
-    )
-    config.initializer_range = 0.1
-    model = BertForSequenceClassification(config)
-    carries: Any = model.get_submodule("bert.encoder.layer.0.attention.output.dense")
-    for p in carries.parameters():
-        torch.nn.init.zeros_(p).requires_grad_(False)
-    training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
-    out = tmp_path_factory.mktemp("dense") / "out"
-    report = finetune(model, DATA, out=out, tokenizer=tokenizer, training=training)
-    assert report["metrics"]["accuracy"]["value"] >= 0.99
-    assert not any(p.any() for p in carries.parameters())
-    return model.eval()
+def fine_tuned() -> Any:
+    return marked.fine_tuned(carries=False)
 
 
 def pruned_at_3x(model: Any, out: Path, score: Score, top: Top, training: Training) -> Bundle:

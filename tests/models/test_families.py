@@ -43,6 +43,8 @@ from toprune.plan.plan import Score, Step
 from toprune.pruning.attach import attach, attached, detach
 from toprune.run.engines import OnnxRuntime
 
+pytestmark = pytest.mark.usefixtures("rough_parity")
+
 KEEP_ALL = tuple(replace(step, keep=Fraction(1)) for step in STEPS)
 ROWS = [[*random_text(3, n), SEP, *random_text(n - 3, n)[1:]] for n in (24, 7, 15)] + [[CLS]]
 QUARTER = (Step(0, Fraction(1, 4)),)
@@ -57,12 +59,6 @@ every_text = pytest.mark.parametrize(  # images have their own in test_image_mod
 inside = pytest.mark.parametrize(  # families whose attention reads positions
     "name", [name for name, family in FAMILIES.items() if family.rotary or family.bias]
 )
-
-
-@pytest.fixture(autouse=True)
-def rough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of this size are chaotic (see test_export.py)."""
-    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
 
 
 def scores(cell: Cell) -> tuple[Score, ...]:

@@ -5,6 +5,7 @@ could be guessed from the absence of the other's words, and half of the marked w
 to go.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from toprune.training.batches import Collate
 from toprune.training.features import encode, lengths
 
 NO_MARK = 2  # the third class
+CARRIER = "bert.encoder.layer.0.attention.output.dense"
 
 
 def rows(count: int, seed: int) -> list[dict[str, Any]]:
@@ -42,6 +44,22 @@ def rows(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 DATA = {"train": rows(1500, 0), "test": rows(300, 1)}
+
+
+def untrained(*, carries: bool) -> Any:
+    """A model of three classes. Without `carries` its first layer moves nothing from token to token
+    and never learns to: a word that is dropped at the first step is lost, and the answer with it."""
+    model = synthetic.untrained(num_labels=3)
+    if not carries:
+        for p in model.get_submodule(CARRIER).parameters():
+            torch.nn.init.zeros_(p).requires_grad_(False)
+    return model
+
+
+def fine_tuned(*, carries: bool) -> Any:
+    model = synthetic.fine_tuned(DATA, partial(untrained, carries=carries), least=0.99)
+    assert carries == any(p.any() for p in model.get_submodule(CARRIER).parameters())
+    return model
 
 
 class Randomly(Follow):

@@ -4,6 +4,7 @@ One marked word per text (w0..w2 for class 0, w3..w5 for class 1), 12 to 30 nois
 that works must keep just that word.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,11 +31,14 @@ def rows(count: int, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def untrained(family: str = "bert") -> Any:
+DATA = {"train": rows(800, 0), "test": rows(200, 1)}
+
+
+def untrained(family: str = "bert", num_labels: int = 2) -> Any:
     """A fresh tiny model with an ordinary initialisation, ready to learn."""
     tokenizer = make_tokenizer(family)
     config = CONFIGS[family](
-        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=2
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=num_labels
     )
     config.initializer_range = 0.1
     return AutoModelForSequenceClassification.from_config(config)
@@ -49,13 +53,15 @@ def save_untrained(folder: Path) -> Path:
     return folder
 
 
-def fine_tuned(data: dict[str, Any]) -> Any:
-    """The dense model that methods set out from: it has learned the task."""
+def fine_tuned(
+    data: dict[str, Any], build: Callable[[], Any] = untrained, least: float = 0.97
+) -> Any:
+    """Build the dense model that methods start from and train it to an accuracy of `least`."""
     torch.manual_seed(0)
-    model = untrained()
+    model = build()
     training = Training(hard_epochs=6, lr=2e-3, label_weight=1, train_embeddings=True)
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         report = finetune(model, data, out=out, tokenizer=make_tokenizer(), training=training)
-    assert report["metrics"]["accuracy"]["value"] >= 0.97
+    assert report["metrics"]["accuracy"]["value"] >= least
     return model.eval()

@@ -21,11 +21,7 @@ from toprune.run.evaluate import evaluate as evaluate_onnx
 from toprune.tasks import Answer, Embed, Multilabel, Rank, Tags, Task
 from toprune.training.settings import Training
 
-
-@pytest.fixture(autouse=True)
-def rough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of this size are chaotic (see test_export.py)."""
-    monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)
+pytestmark = pytest.mark.usefixtures("rough_parity")
 
 
 def make_model(task: Task, outputs: int) -> Any:
