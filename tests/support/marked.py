@@ -48,7 +48,7 @@ DATA = {"train": rows(1500, 0), "test": rows(300, 1)}
 
 def untrained(*, carries: bool) -> Any:
     """A model of three classes. Without `carries` its first layer moves nothing from token to token
-    and never learns to: a word that is dropped at the first step is lost, and the answer with it."""
+    and never learns to: a word dropped at the first step is lost, and the answer with it."""
     model = synthetic.untrained(num_labels=3)
     if not carries:
         for p in model.get_submodule(CARRIER).parameters():
