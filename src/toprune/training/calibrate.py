@@ -1,7 +1,7 @@
 """A schedule for the frozen model, without training: try shapes on a few texts, keep the best.
 
-Judged by how far the pruned answers are from the dense ones (the task's distillation loss), so no
-labels are needed. First the plain shapes, then random moves of the best one's ratios.
+The best one has the smallest distance between pruned and dense outputs (the task's distillation
+loss), so no labels are needed. First come the geometric shapes, then random moves of the best one.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from toprune.plan.plan import Plan, Step, notch
 from toprune.tasks import Task
 from toprune.training.evaluation import batch_outputs, distance
 
-MOVES = 24  # random moves after the plain shapes, when no training follows
+MOVES = 24  # random moves after the starting shapes, when no training follows
 SPREAD = 0.35  # standard deviation of a move, in logs of the ratios
 
 
@@ -30,27 +30,33 @@ def calibrate(
     moves: int,
     seed: int,
 ) -> Plan:
-    """The plan of least divergence from the dense model; every candidate meets the budget."""
+    """Find the plan with the smallest distance to the dense model.
+
+    Args:
+        starts: plans that meet the budget.
+        repaired: moves the ratios of a plan until it meets the budget.
+        moves: number of random moves of the best plan.
+    """
     rng = np.random.default_rng(seed)
     with bar("calibrating", len(starts) + moves) as advance:
         dense = batch_outputs(model, task, batches)
 
         def loss(plan: Plan) -> float:
-            found = distance(task, batch_outputs(model, task, batches, plan), dense, batches)
+            value = distance(task, batch_outputs(model, task, batches, plan), dense, batches)
             advance()
-            return found
+            return value
 
         losses = [loss(plan) for plan in starts]
-        value, plan = min(losses), starts[losses.index(min(losses))]
+        best, plan = min(losses), starts[losses.index(min(losses))]
         for _ in range(moves):
             moved = repaired(_move(plan, rng))
-            if (found := loss(moved)) < value:
-                value, plan = found, moved
+            if (value := loss(moved)) < best:
+                best, plan = value, moved
     return plan
 
 
 def _move(plan: Plan, rng: np.random.Generator) -> Plan:
-    """Ratios times random factors, made non-increasing again."""
+    """Multiply the ratios by random factors, and make them non-increasing again."""
     ratios = np.array([float(step.keep) for step in plan.steps])
     ratios = np.minimum.accumulate(ratios * np.exp(rng.normal(0, SPREAD, len(ratios))))
     steps = tuple(

@@ -1,4 +1,4 @@
-"""What a torch model says over a set."""
+"""Outputs of a torch model on a set of features, their distance, and tokens that enter layers."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,56 +26,56 @@ def collect_outputs(
     collate: Collate,
     label: str = "evaluating",
 ) -> list[np.ndarray]:
-    """The outputs of every feature, in order: (C,), or (n, C) of a head that answers by token; as
-    attached, in eval mode."""
+    """The outputs of every feature, in order: (C,), or (n, C) where the head answers by token. The
+    model runs in eval mode, with whatever plan is attached."""
     out: list[np.ndarray] = [np.empty(0)] * len(features)
     training = model.training
     model.eval()
     with torch.inference_mode(), bar(label, len(features)) as advance:
         for rows, batch in in_batches(features, collate):
-            found = task_outputs(model, task, batch)[0].numpy(force=True)
-            for row, one in zip(rows, found, strict=True):
-                length = tokens_in(features[row])
-                own = one[:length].copy() if task.BY_TOKEN else one
-                out[row] = finite(own, f"row {row + 1}")
+            outputs = task_outputs(model, task, batch)[0].numpy(force=True)
+            for row, output in zip(rows, outputs, strict=True):
+                if task.BY_TOKEN:
+                    output = output[: tokens_in(features[row])].copy()
+                out[row] = check_finite(output, f"row {row + 1}")
             advance(len(rows))
     model.train(training)
     return out
 
 
-def finite(said: np.ndarray, to: str) -> np.ndarray:
-    """What a model says, if these are numbers: nothing else may become an answer."""
-    if not np.isfinite(said).all():
+def check_finite(outputs: np.ndarray, where: str) -> np.ndarray:
+    """Refuse outputs that are not numbers: they must not become an answer."""
+    if not np.isfinite(outputs).all():
         raise UserError(
-            f"the model's answer to {to} is not a number (NaN or infinite); check the weights"
+            f"the model's answer to {where} is not a number (NaN or infinite); check the weights"
         )
-    return said
+    return outputs
 
 
 def entering(
     model: Any, plan: Plan, batches: Iterable[tuple[Any, dict[str, Tensor]]]
 ) -> np.ndarray:
-    """(N, L): tokens that enter each layer of each example under the plan, counted as it runs, in
-    the order of the batches; leaves the model without a plan."""
+    """(N, L): the tokens of each example that enter each layer under the plan, counted in a run
+    over the batches. Afterwards the model has no plan attached."""
     training = model.training
     attach(model.eval(), plan)
-    found = []
+    counts = []
     try:
         with torch.inference_mode():
             for _, batch in batches:
                 model.base_model(**{k: v for k, v in batch.items() if k != "labels"})
                 run = attached(model)
                 assert run is not None
-                found.append(torch.stack([tokens.alive.sum(1) for tokens in run.entered], 1))
+                counts.append(torch.stack([tokens.alive.sum(1) for tokens in run.entered], 1))
     finally:
         detach(model).train(training)
-    return torch.cat(found).numpy(force=True)
+    return torch.cat(counts).numpy(force=True)
 
 
 def batch_outputs(
     model: Any, task: Task, batches: Sequence[dict[str, Tensor]], plan: Plan | None = None
 ) -> list[Tensor]:
-    """The outputs, batch by batch, under a plan or none; leaves the model without one."""
+    """The outputs of every batch, with or without a plan; afterwards none is attached."""
     detach(model)
     if plan is not None:
         attach(model, plan)
@@ -89,26 +89,29 @@ def batch_outputs(
 
 
 def distance(
-    task: Task, one: Sequence[Tensor], dense: Sequence[Tensor], batches: Sequence[dict[str, Tensor]]
+    task: Task,
+    outputs: Sequence[Tensor],
+    dense: Sequence[Tensor],
+    batches: Sequence[dict[str, Tensor]],
 ) -> float:
-    """How far outputs are from the dense model's: the distillation loss, summed over texts."""
+    """Distance of outputs to the dense model's: the distillation loss, summed over texts."""
     terms = [
         task.distill_loss(a, b, batch["attention_mask"]).item() * len(b)
-        for a, b, batch in zip(one, dense, batches, strict=True)
+        for a, b, batch in zip(outputs, dense, batches, strict=True)
     ]
     return sum(terms)
 
 
 def save_outputs(path: Path, outputs: Sequence[np.ndarray]) -> None:
-    """Whole or not at all; arrays of one number of axes, whatever their lengths."""
-    flat = np.concatenate([one.ravel() for one in outputs])
+    """Write the outputs in one step; the arrays have one number of axes, whatever their lengths."""
+    flat = np.concatenate([array.ravel() for array in outputs])
     with draft(path) as made:
-        np.savez(made, flat=flat, shapes=np.array([one.shape for one in outputs]))
+        np.savez(made, flat=flat, shapes=np.array([array.shape for array in outputs]))
 
 
 def load_outputs(path: Path) -> list[np.ndarray]:
-    with np.load(path) as found:
-        flat, shapes = found["flat"], found["shapes"]
+    with np.load(path) as stored:
+        flat, shapes = stored["flat"], stored["shapes"]
     ends = shapes.prod(1).cumsum()
     parts = np.split(flat, ends[:-1])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -1,4 +1,4 @@
-"""From examples to features (rows with what the head is to say), and from features to batches."""
+"""From examples to features: token ids, the training target, and the row that they are from."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,19 +25,22 @@ def encode(
     positions: int | None = None,
     segments: bool = True,
 ) -> list[dict[str, Any]]:
-    """Features: `input_ids`, `token_type_ids` where the tokenizer has them, `label`, `index` and
-    the `row` that they are of. Several for a text that is read in windows. Of an image, which an
-    `Images` reads in place of a tokenizer, the row is all there is to read.
+    """Features: `input_ids`, `token_type_ids` where the tokenizer has them, `label` or `tags`,
+    `index`, and the `row` that they are from. A text that is read in windows has several. A
+    feature of an image has only its row. Batches pad them (`batches.Collate`).
 
-    Not padded: that is for the batch. positions: how many tokens the model can place, if known;
-    segments: whether it tells them apart (a BERT tokenizer may serve a model that does not).
+    Args:
+        tokenizer: a fast tokenizer, or an `Images`.
+        max_length: tokens after which texts are cut, or windows end.
+        positions: number of tokens that the model has positions for, if known.
+        segments: whether the model has segments (a BERT tokenizer may serve a model without them).
     """
     if isinstance(tokenizer, Images):
-        read: Any = tokenizer.encode(examples.texts)
+        rows: Any = tokenizer.encode(examples.texts)
     else:
-        read = _text_rows(tokenizer, task, examples, max_length, positions, segments)
+        rows = _text_rows(tokenizer, task, examples, max_length, positions, segments)
     features: list[dict[str, Any]] = []
-    for index, row in enumerate(read):
+    for index, row in enumerate(rows):
         feature: dict[str, Any] = {"index": index, "row": row}
         if isinstance(row, Row):
             feature["input_ids"] = row.ids.tolist()
@@ -71,7 +74,7 @@ def _text_rows(
     if segments and "token_type_ids" in tokenizer.model_input_names:
         names.append("token_type_ids")
     texts = Texts(
-        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),  # its own: this one is set up
+        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),  # a copy: `Texts` sets it up
         task,
         max_length=max_length,
         inputs=names,
@@ -84,12 +87,12 @@ def _text_rows(
 
 
 def token_ids(tokenizer: Any, words: Sequence[str]) -> set[int]:
-    """Of words that a plan is to protect: whole tokens, for it goes by their ids."""
-    known = tokenizer.get_vocab()
+    """The ids of words that a plan protects. They must be whole tokens: a plan knows ids only."""
+    vocabulary = tokenizer.get_vocab()
     for word in words:
-        if word not in known:
+        if word not in vocabulary:
             raise UserError(f"--protect '{word}' is not a token of this tokenizer")
-    return {known[word] for word in words}
+    return {vocabulary[word] for word in words}
 
 
 def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
@@ -97,7 +100,7 @@ def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
 
 
 def tokens_in(feature: dict[str, Any]) -> int:
-    """Live tokens, special ones included."""
+    """The number of live tokens, with special ones."""
     return len(feature["input_ids"] if "input_ids" in feature else feature["row"])
 
 
@@ -106,8 +109,8 @@ def lengths(
     protect: tuple[int, ...] = (),
     protect_until: int | None = None,
 ) -> Lengths:
-    """The histogram of live tokens, special ones included, and of those that a plan must keep: what
-    cost and budget are measured on."""
+    """The histogram of live tokens, with special ones, and of those that a plan must keep: cost and
+    budget are measured on it."""
     if not protect and protect_until is None:
         return Lengths.of(map(tokens_in, features))
     texts = [feature["input_ids"] for feature in features]

@@ -1,11 +1,12 @@
-"""The saliency probe: one vector per layer that says which tokens the answer depends on.
+"""The saliency probe: one vector per layer that shows which tokens the answer depends on.
 
-Target: the norm of the gradient of the answer's margin (see the task) with respect to a token's
-state after attention, on the dense model; its log, standardised within each text. Where a token may
-itself be the answer, its own share of it is added: one that the answer does not depend on, but that
-could be said, must not be left with an early state. A ridge regression averages the noise of single
-gradients away, which is why the probe ranks better than the very gradients it is fitted to. No
-labels, no training loop: one backward pass over a few hundred texts.
+Its target is the gradient of the answer's margin (see the task) with respect to a token's state
+after attention, on the dense model: the log of its norm, standardised within each text. Where a
+token may itself be the answer, its share of the answer is added: a token that could be the answer
+must not be left with an early state, even if the answer does not depend on it. A ridge regression
+averages out the noise of single gradients, which is why the probe ranks better than the gradients
+that it is fitted to. It needs no labels and no training loop, only one backward pass over a few
+hundred texts.
 """
 
 from collections.abc import Iterable
@@ -32,8 +33,8 @@ def fit_probes(
     *,
     protection: Protection = UNPROTECTED,
 ) -> Tensor:
-    """A probe (L - 1, D) for every layer that may prune, from unlabelled batches. Tokens that stay
-    anyway, the first one among them, are not what it has to rank."""
+    """Fit a probe (L - 1, D) for every layer that may prune, on unlabelled batches. Tokens that
+    always stay, such as the first one, do not count: no probe has to rank them."""
     sizes = sizes_of(model)
     restore: Restore = "last" if reads_all(task, model.config) else "none"
     record = Record(range(sizes.layers - 1), protection=replace(protection, restore=restore))
@@ -44,24 +45,24 @@ def fit_probes(
         for batch in batches:
             with torch.enable_grad():
                 mask = batch["attention_mask"]
-                said = task_outputs(model, task, batch)[0]
-                margin = task.margin(said, mask)
+                outputs = task_outputs(model, task, batch)[0]
+                margin = task.margin(outputs, mask)
                 grads = torch.autograd.grad(margin.sum(), record.values)
             tokens = record.tokens
             assert tokens is not None
             count = tokens.alive & ~tokens.protected
-            own = task.log_shares(said.detach(), mask)
-            more = 0 if own is None else _standardised(own, count)
+            shares = task.log_shares(outputs.detach(), mask)
+            extra = 0 if shares is None else _standardised(shares, count)
             for i, (state, grad) in enumerate(zip(record.values, grads, strict=True)):
                 saliency = grad.norm(dim=-1).clamp_min(1e-12).log()  # (B, S)
-                moments.add(i, state.detach(), _standardised(saliency, count) + more, count)
+                moments.add(i, state.detach(), _standardised(saliency, count) + extra, count)
     finally:
         detach(model).train(training)
     return moments.solve()
 
 
 def _within_text(x: Tensor, count: Tensor) -> Tensor:
-    """x (B, S, ...) minus its mean over the counted tokens of its own text, others zero."""
+    """x (B, S, ...) minus its mean over the counted tokens of the text; zero for other tokens."""
     w = count.reshape(*count.shape, *[1] * (x.dim() - 2)).to(x.dtype)
     return (x - (x * w).sum(1, keepdim=True) / w.sum(1, keepdim=True).clamp_min(1)) * w
 
@@ -74,7 +75,7 @@ def _standardised(x: Tensor, count: Tensor) -> Tensor:
 
 
 class _Moments:
-    """Normal equations of a ridge regression within texts, one for each layer."""
+    """The normal equations of a ridge regression within texts, for each layer."""
 
     def __init__(self, layers: int, width: int):
         self.xx = torch.zeros(layers, width, width, dtype=torch.float64)

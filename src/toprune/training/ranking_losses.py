@@ -1,7 +1,7 @@
-"""Distilling a ranking of tokens: what makes early layers know what the last one knows.
+"""Losses that distil a ranking of tokens: early layers learn to rank as the last one does.
 
-All three kinds take the student's scores x (B, K) as logs (so that differences are of order one
-whatever the length), the teacher's t (B, K) for the same tokens, and which rows count (B, K).
+All three take the student's scores x (B, K) as logs (so that differences are of order one
+whatever the length), the teacher's t (B, K) for the same tokens, and which rows are live (B, K).
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ def lambda_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
     ideal = (gain / torch.log2(place + 2)).sum(1)  # DCG of the teacher's own order
     gain = gain / ideal.clamp_min(1e-6)[:, None]
 
-    mine = _places(x.detach(), live)
-    apart = (mine[:, :, None] - mine[:, None, :]).abs().clamp_min(1)
+    student = _places(x.detach(), live)
+    apart = (student[:, :, None] - student[:, None, :]).abs().clamp_min(1)
     delta = 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
     better = (y[:, :, None] > y[:, None, :]) & live[:, :, None] & live[:, None, :]
     weight = delta * (gain[:, :, None] - gain[:, None, :]) * better

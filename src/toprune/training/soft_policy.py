@@ -1,8 +1,8 @@
-"""The policy of a forward pass while a selector is being learned.
+"""The policy of a forward pass while a selector is learned.
 
-The same layer body as in execution, with soft key weights in place of yes or no. Rows whose weight
-is exactly zero are gathered out: nobody attends to them and nobody reads them, so the gradients
-are those of the masked pass, at a fraction of the cost.
+The layers run as in execution, with soft key weights in place of yes or no. Rows whose weight is
+exactly zero are gathered out: no token attends to them and no head reads them, so the gradients are
+those of the masked pass, at a fraction of the cost.
 """
 
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ from toprune.training.ranking_losses import Ranking
 
 @dataclass
 class Scored:
-    """Scores that a layer gave, for the ranking distillation."""
+    """The scores of a layer, for the ranking distillation."""
 
     log_scores: Tensor  # (B, K)
     tokens: Tokens
 
 
 class Learn(Policy):
-    """Let a method's selector weigh tokens. `probes` (L - 1, D) for the probe score."""
+    """Let a method's selector weight tokens."""
 
     def __init__(
         self,
@@ -37,17 +37,24 @@ class Learn(Policy):
         protection: Protection = UNPROTECTED,
         distilled: frozenset[int] = frozenset(),
     ):
+        """
+        Args:
+            selector: draws masks (`sample`), and gives each token its weight in a layer that
+                `opens`.
+            probes: (L - 1, D), for the probe score.
+            distilled: the layers whose ranking is distilled.
+        """
         self.selector, self.score, self.probes = selector, score, probes
         self.protection, self.distilled = protection, distilled
-        self.seen: dict[int, Scored] = {}
+        self.rankings: dict[int, Scored] = {}
 
     def begin(self) -> None:
         self.selector.sample()
-        self.seen = {}
+        self.rankings = {}
 
     def scored(self, layer: int) -> bool:
-        used = layer in self.distilled or self.selector.opens(layer)
-        return self.score == "received" and used
+        needed = layer in self.distilled or self.selector.opens(layer)
+        return self.score == "received" and needed
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
@@ -56,7 +63,7 @@ class Learn(Policy):
         if tokens.rank is None and (opens or layer in self.distilled):
             scores = self._scores(layer, state, received)
             if layer in self.distilled:
-                self.seen[layer] = Scored(scores, tokens)
+                self.rankings[layer] = Scored(scores, tokens)
         else:
             scores = None
         if not opens:
@@ -70,7 +77,7 @@ class Learn(Policy):
         alive = tokens.alive & (weight > 0)
         tokens = replace(tokens, weight=weight, alive=alive, full=False)
         if self.score not in ONCE:
-            tokens = replace(tokens, rank=None)  # ranked anew at every step
+            tokens = replace(tokens, rank=None)  # ranked again at every step
         return Drop(*gather_alive(tokens))
 
     def _scores(self, layer: int, state: Tensor, received: Tensor | None) -> Tensor:
@@ -80,11 +87,11 @@ class Learn(Policy):
         return received.clamp_min(1e-9).log()
 
     def rank_loss(self, loss: Ranking, teacher: Tensor) -> Tensor:
-        """Mean over the layers that gave scores; teacher (B, S, 1 or L - 1) by original place."""
+        """Mean loss over the distilled layers; teacher (B, S, 1 or L - 1) by original position."""
         terms = []
-        for layer, seen in self.seen.items():
+        for layer, scored in self.rankings.items():
             column = layer if teacher.shape[-1] > 1 else 0
-            target = teacher[..., column].gather(1, seen.tokens.index)
-            live = seen.tokens.alive & ~seen.tokens.protected
-            terms.append(loss(seen.log_scores, target, live))
+            target = teacher[..., column].gather(1, scored.tokens.index)
+            live = scored.tokens.alive & ~scored.tokens.protected
+            terms.append(loss(scored.log_scores, target, live))
         return torch.stack(terms).mean() if terms else teacher.new_zeros(())

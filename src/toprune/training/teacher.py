@@ -1,7 +1,7 @@
-"""What the dense model says, computed once per example and reused every epoch.
+"""The dense model's outputs, computed once per example and used again in every epoch.
 
-Logits for the task loss, token scores for the ranking distillation. Held in memory, or in a file
-that is mapped when it would be larger than SPILL bytes or when a directory asks for it (resume).
+They are logits for the task loss and token scores for the ranking distillation. Arrays larger than
+SPILL bytes are kept in a memory-mapped file.
 """
 
 import math
@@ -30,34 +30,37 @@ SPILL = 1 << 30
 
 @dataclass(frozen=True)
 class Teacher:
-    logits: np.ndarray  # (N, C), or (tokens of all examples, C) of a head that answers by token
+    """Arrays that a student learns from."""
+
+    logits: np.ndarray  # (N, C), or (tokens of all examples, C) where the head answers by token
     scores: np.ndarray  # (tokens of all examples, P) log scores; P = 1 or one column per layer
     starts: np.ndarray  # (N + 1,) where each example's tokens begin
     by_token: np.ndarray  # () bool: is there a line of logits for every token?
-    states: np.ndarray  # (N, L, D) float16: the first token after every layer; none where whole
+    states: np.ndarray  # (N, L, D) float16: the first token after every layer; empty if the head
+    # reads every token
 
     def extras(self, rows: Sequence[int], length: int) -> dict[str, Tensor]:
-        """The teacher's words on a batch, padded to `length`."""
-        chosen = list(rows)
-        logits = self._padded(self.logits, rows, length) if self.by_token else self.logits[chosen]
-        words = {
+        """The outputs for a batch, padded to `length`."""
+        indices = list(rows)
+        logits = self._padded(self.logits, rows, length) if self.by_token else self.logits[indices]
+        outputs = {
             "teacher_logits": torch.from_numpy(logits),
             "teacher_scores": torch.from_numpy(self._padded(self.scores, rows, length)),
         }
         if len(self.states):
-            words["teacher_states"] = torch.from_numpy(self.states[chosen].astype(np.float32))
-        return words
+            outputs["teacher_states"] = torch.from_numpy(self.states[indices].astype(np.float32))
+        return outputs
 
     def _padded(self, lines: np.ndarray, rows: Sequence[int], length: int) -> np.ndarray:
-        """(B, S, columns) of an array with a line for each token."""
+        """(B, S, columns) from an array with a line for each token."""
         padded = np.zeros((len(rows), length, lines.shape[1]), np.float32)
         for b, row in enumerate(rows):
-            own = lines[self.starts[row] : self.starts[row + 1]][:length]
-            padded[b, : len(own)] = own
+            part = lines[self.starts[row] : self.starts[row + 1]][:length]
+            padded[b, : len(part)] = part
         return padded
 
     def save(self, folder: Path) -> None:
-        """Whole or not at all: other processes read what is there."""
+        """Write the folder in one step: other processes read it as soon as it exists."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder) as made:
             made.mkdir(exist_ok=True)
@@ -100,11 +103,14 @@ def teach(
     bf16: bool = False,
     progress: Any = None,
 ) -> Teacher:
-    """Run the dense model over the training set once; the words may be as large as the disk.
-    `bf16`: with products in bfloat16, as the student that will hear them is trained.
+    """Run the dense model over the training set once.
 
-    Target of the ranking: the attention received in the last layer (ToP), or with probes what the
-    dense model's own probe says at each layer, which keeps the ranking where it was fitted.
+    The target of the ranking is the attention received in the last layer (ToP); with probes it is
+    the dense model's probe score in each layer, which keeps the ranking where it was fitted.
+
+    Args:
+        bf16: compute products in bfloat16, as in the training of the student.
+        progress: is called with the number of rows after every batch.
     """
     lengths = np.array([tokens_in(feature) for feature in features])
     starts = np.concatenate([[0], lengths.cumsum()])
@@ -113,29 +119,30 @@ def teach(
     whole = reads_all(task, model.config)
     record = record_scores(probes, layers - 1, whole=whole)
     columns = 1 if probes is None else len(probes)
-    scores = _room(starts[-1], columns)
-    logits: np.ndarray | None = None  # its width is known when the head has spoken
-    stated = 0 if whole else len(features)
-    states = _room(stated, layers, sizes.width, dtype=np.float16)
+    scores = _allocate(starts[-1], columns)
+    logits: np.ndarray | None = None  # its width is known after the first batch
+    states = _allocate(0 if whole else len(features), layers, sizes.width, dtype=np.float16)
     training = model.training
     attach_policy(model.eval(), record)
     try:
         with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
             for rows, batch in in_batches(features, collate):
-                told, out = task_outputs(model, task, batch, output_hidden_states=not whole)
-                said = told.float().numpy(force=True)
+                outputs, out = task_outputs(model, task, batch, output_hidden_states=not whole)
+                batch_logits = outputs.float().numpy(force=True)
                 if logits is None:
-                    logits = _room(starts[-1] if task.BY_TOKEN else len(features), said.shape[-1])
+                    lines = starts[-1] if task.BY_TOKEN else len(features)
+                    logits = _allocate(lines, batch_logits.shape[-1])
                 if not whole:
                     states[rows] = first_states(out.hidden_states).half().numpy(force=True)
-                given = torch.stack(record.values, -1).float().numpy(force=True)  # (B, S, P)
+                batch_scores = torch.stack(record.values, -1).float()  # (B, S, P)
+                batch_scores = batch_scores.numpy(force=True)
                 for b, row in enumerate(rows):
-                    own = slice(starts[row], starts[row + 1])
-                    scores[own] = given[b, : lengths[row]]
+                    part = slice(starts[row], starts[row + 1])
+                    scores[part] = batch_scores[b, : lengths[row]]
                     if task.BY_TOKEN:
-                        logits[own] = said[b, : lengths[row]]
+                        logits[part] = batch_logits[b, : lengths[row]]
                     else:
-                        logits[row] = said[b]
+                        logits[row] = batch_logits[b]
                 if progress is not None:
                     progress(len(rows))
     finally:
@@ -144,13 +151,13 @@ def teach(
     return Teacher(logits, scores, starts, np.array(task.BY_TOKEN), states)
 
 
-def _room(*shape: int, dtype: type = np.float32) -> np.ndarray:
-    """An array to fill; above SPILL bytes it lies in a file without a name, gone with the array."""
+def _allocate(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    """An array of zeros; above SPILL bytes in an unnamed file that is deleted with the array."""
     if math.prod(shape) * np.dtype(dtype).itemsize <= SPILL:
         return np.zeros(shape, dtype)
     return np.memmap(TemporaryFile(prefix="toprune-"), dtype, "w+", shape=shape)
 
 
 def first_states(hidden: Sequence[Tensor]) -> Tensor:
-    """(B, L, D): the one token that no plan drops, after every layer."""
+    """(B, L, D): the state of the first token, which no plan drops, after every layer."""
     return torch.stack([h[:, 0] for h in hidden[1:]], 1)

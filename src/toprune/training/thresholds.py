@@ -1,7 +1,7 @@
-"""Plans whose token counts adapt to the text, held to a budget by measuring.
+"""Plans whose token counts adapt to the text, and how they meet a budget.
 
-A threshold does not say how many tokens stay; running the model does. One factor for all thresholds
-is bisected until the FLOPs that a sample of texts executes are the budget's, on average.
+How many tokens stay above a threshold shows only when the model runs. One factor of all thresholds
+is bisected until a sample of texts executes the FLOPs of the budget on average.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from toprune.plan.cost import measured_reduction
 from toprune.plan.plan import Plan
 from toprune.training.evaluation import entering
 
-HALVINGS = 24  # at most: odds of networks lie close together
-NEAR = 0.002  # above the budget that is good enough
+HALVINGS = 24  # at most: the odds that predictors give are close together
+NEAR = 0.002  # relative distance above the budget that is good enough
 LARGEST = 1e4  # factor of thresholds
 
 
@@ -35,7 +35,7 @@ def scaled(plan: Plan, factor: float) -> Plan:
 
 
 def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: Budget) -> Plan:
-    """The plan with its thresholds moved together until it executes the budget on these batches."""
+    """Move all thresholds together until the plan executes the budget on these batches."""
     sizes = sizes_of(model)
     numbered = [(None, batch) for batch in batches]
     longest = max(batch["attention_mask"].shape[1] for batch in batches)
@@ -45,7 +45,7 @@ def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: B
         advance()
         return measured_reduction(sizes, plan, counts, max_length=longest).unpadded
 
-    low, high = -np.log(LARGEST), np.log(LARGEST)  # of the factor
+    low, high = -np.log(LARGEST), np.log(LARGEST)  # logs of the factor
     with bar("measuring thresholds", HALVINGS + 1) as advance:
         if reached(float(np.exp(high))) < budget.reduction:
             raise OutOfReach(
@@ -53,11 +53,11 @@ def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: B
             )
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            found = reached(float(np.exp(middle))) / budget.reduction
-            if found < 1:
+            ratio = reached(float(np.exp(middle))) / budget.reduction
+            if ratio < 1:
                 low = middle
                 continue
             high = middle
-            if found < 1 + NEAR:
+            if ratio < 1 + NEAR:
                 break
     return scaled(plan, float(np.exp(high)))

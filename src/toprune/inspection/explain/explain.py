@@ -33,7 +33,7 @@ from toprune.pruning.tokens import Tokens, order, ranks
 from toprune.tasks import Task
 from toprune.tasks.classify import class_names
 from toprune.tasks.tokenize import Row, Texts
-from toprune.training.evaluation import finite
+from toprune.training.evaluation import check_finite
 
 FEW = 16  # rows that are read without a progress bar
 SAME_WEIGHTS = "the same weights with every token kept"
@@ -259,7 +259,7 @@ def _outputs(model: Any, task: Task, batch: dict[str, Tensor]) -> np.ndarray:
     """(C,), or (n, C) where the head answers by token."""
     with torch.inference_mode():
         logits = task_outputs(model.eval(), task, batch)[0][0].numpy(force=True)
-    return finite(logits, "the text")
+    return check_finite(logits, "the text")
 
 
 def _answers(bundle: Bundle, outputs: list[np.ndarray], reading: Reading) -> list[dict[str, Any]]:
