@@ -399,7 +399,7 @@ def test_vectors(tmp_path: Path):
     data = write_rows(tmp_path / "texts.jsonl", synthetic.rows(24, 0))
     words = ("prune", "--model", base, "--task", "embed", "--data", data, "--epochs", 0)
     out = succeed(*words, "--budget", "2x", "--pooling", "cls", "--out", tmp_path / "cls")
-    assert "The cosine of dense and pruned vectors" in out
+    assert "cosine of dense and pruned vectors" in out
     assert Plan.load(tmp_path / "cls" / "plan.json").restore == "none"
     assert read_pooling(tmp_path / "cls") == {"pooling": "cls", "normalize": True}
 

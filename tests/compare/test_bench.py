@@ -315,7 +315,7 @@ def test_table(bundle: Path, fakes: Fakes):
     console = Console(width=100, record=True, file=StringIO())
     console.print(tables.bench(report))
     text = console.export_text()
-    assert text.index("2.00x [2.00, 2.00]") < text.index("milliseconds a text")
+    assert text.index("2.00x [2.00, 2.00]") < text.index("milliseconds per text")
     assert "8.00x [8.00, 8.00]" in text
     assert "dense padded" in text
     assert report["verdict"][:40] in text

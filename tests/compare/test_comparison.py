@@ -409,12 +409,12 @@ def test_the_table_by_hand(fakes: Fakes, call: Call, tmp_path: Path):
     call("random", "3x", seeds=(0, 1))
     lines = (tmp_path / "out" / "compare.md").read_text().splitlines()
     assert lines[0] == (
-        "accuracy in points on 100 examples that training never saw, and in parentheses the "
-        "difference to dense [with its 95 % interval], means over 2 seeds (also of the intervals' "
-        "ends). Dense: 90.0 [88.0, 91.0]."
+        "accuracy in points on 100 examples that training never saw; in parentheses the "
+        "difference to dense [with its 95 % interval]; means over 2 seeds, also of the interval "
+        "ends. Dense: 90.0 [88.0, 91.0]."
     )
     assert lines[2] == (
-        "Budgets are of real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
+        "Budgets count real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
         "(64) they are about 4.00x for 2x, 6.00x for 3x."
     )
     assert lines[4:] == [

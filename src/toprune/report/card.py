@@ -1,7 +1,7 @@
-"""The model card: README.md of a bundle, as the hub reads it, with the metrics in its head.
+"""The model card: README.md of a bundle, as the hub reads it, with the metrics in its header.
 
-Made from report.json alone and without the hub's own library, which a serving machine does not
-have; a test reads it back with that library. JSON is YAML, so the head needs no writer either.
+It is made from report.json alone and without the hub's library, which a serving machine does not
+have; a test reads it back with that library. JSON is YAML, so the header needs no YAML writer.
 """
 
 import json
@@ -15,33 +15,38 @@ CARD = "README.md"
 
 
 def model_card(folder: Path, report: dict[str, Any]) -> str:
-    """Of a pruned model; a dense one has no claims to make. `folder`: where its files are."""
+    """The model card of a pruned model.
+
+    Args:
+        folder: the directory of the bundle.
+        report: its report.json.
+    """
     task, metrics = report["task"], report.get("pruned", {})
     is_image = (folder / "preprocessor_config.json").exists()
-    kind = "image-classification" if is_image else TASKS[task].HUB_TAG
-    about: dict[str, Any] = {
+    tag = "image-classification" if is_image else TASKS[task].HUB_TAG
+    header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": kind,
+        "pipeline_tag": tag,
         "tags": ["toprune", "token-pruning", "onnx"],
     }
     if metrics:
-        about["model-index"] = [{"name": _name(report), "results": [_result(kind, report)]}]
-    head = "\n".join(f"{key}: {json.dumps(value)}" for key, value in about.items())
-    return f"---\n{head}\n---\n\n{_body(report)}"
+        header["model-index"] = [{"name": _name(report), "results": [_result(tag, report)]}]
+    lines = "\n".join(f"{key}: {json.dumps(value)}" for key, value in header.items())
+    return f"---\n{lines}\n---\n\n{_body(report)}"
 
 
 def _name(report: dict[str, Any]) -> str:
     return f"{report['task']}, pruned to {report['budget']['asked']}"
 
 
-def _result(kind: str, report: dict[str, Any]) -> dict[str, Any]:
-    """One data set, all its metrics: what the hub calls an EvalResult each."""
+def _result(tag: str, report: dict[str, Any]) -> dict[str, Any]:
+    """One dataset with all its metrics; the hub calls each an EvalResult."""
     held_out = {"type": "held-out", "name": "held-out examples of the user's data"}
     metrics = [
-        {"type": name, "value": found["value"], "name": f"{name} (pruned)"}
-        for name, found in report["pruned"].items()
+        {"type": name, "value": figure["value"], "name": f"{name} (pruned)"}
+        for name, figure in report["pruned"].items()
     ]
-    return {"task": {"type": kind}, "dataset": hub_dataset(report) or held_out, "metrics": metrics}
+    return {"task": {"type": tag}, "dataset": hub_dataset(report) or held_out, "metrics": metrics}
 
 
 def _body(report: dict[str, Any]) -> str:
@@ -50,11 +55,11 @@ def _body(report: dict[str, Any]) -> str:
     kept = ", ".join(f"{tokens:.0f}" for tokens in report["kept_per_layer"])
     parts = [
         f"# {_name(report)}",
-        f"A fine-tuned encoder whose tokens leave layer by layer (toprune, method "
+        f"A fine-tuned encoder that drops tokens layer by layer (toprune, method "
         f"`{made['method']}`): {executed['unpadded']:.2f}x fewer FLOPs than the dense model on the "
         f"same unpadded inputs ({executed['padded']:.2f}x against inputs padded to "
-        f"{report['max_length']}); {budget['asked']} was asked. Tokens that enter the layers, on "
-        f"average: {kept}.",
+        f"{report['max_length']}); {budget['asked']} was requested. Mean number of tokens "
+        f"that enter each layer: {kept}.",
         *_measured(report),
         _use(report["task"]),
         "Without its plan (`plan.json`) the directory loads in transformers as an ordinary dense "
@@ -69,12 +74,12 @@ def _body(report: dict[str, Any]) -> str:
 
 def _measured(report: dict[str, Any]) -> list[str]:
     if not report.get("pruned"):
-        return [f"No labels were given. Answers equal the dense model's: {report['agreement']:.3f}"]
+        return [f"No labels were given. Agreement with the dense model: {report['agreement']:.3f}"]
     rows = [
-        f"| {name} | {report['dense'][name]['value']:.4f} | {found['value']:.4f} "
+        f"| {name} | {report['dense'][name]['value']:.4f} | {figure['value']:.4f} "
         f"| {report['difference'][name]['value']:+.4f} [{report['difference'][name]['low']:+.4f}, "
         f"{report['difference'][name]['high']:+.4f}] |"
-        for name, found in report["pruned"].items()
+        for name, figure in report["pruned"].items()
     ]
     lines = ["| | dense | pruned | difference [95 %] |", "|---|---|---|---|", *rows]
     return ["\n".join(lines), f"On {report['examples']} examples that training never saw."]

@@ -1,4 +1,4 @@
-"""Reports as tables for people. Layers count from one here, metrics are in points (times 100)."""
+"""Reports as tables for people. Layers count from one, metrics are in points (times 100)."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,28 +12,28 @@ from rich.text import Text
 from toprune.plan.budget import Budget
 from toprune.tasks import TASKS
 
-MISSED = 0.03  # of a budget: what is further off is told
-Figure = dict[str, float]  # value, and where known low, high; p where two models are compared
+MISSED = 0.03  # a method that misses its budget by a larger share is marked
+Figure = dict[str, float]  # value; low and high where known; p where two models are compared
 
 
 def pruned(report: dict[str, Any]) -> Group:
-    """What `prune` found: the metrics side by side, then what was asked for and what runs."""
+    """The report of `prune`: metrics side by side, then the requested and the executed budget."""
     parts: list[Any] = []
     if "difference" in report:
         parts.append(_comparison(report))
     else:
-        parts.append(Text("No labels, no metrics: the pruned model is only compared to the dense."))
+        parts.append(Text("There are no labels, so there are no metrics."))
     parts += [_agreement(report), _budget(report), _kept(report)]
     return Group(*parts)
 
 
 def demo(report: dict[str, Any]) -> Group:
-    """The whole job: what was lost, what was written, what was won."""
+    """The report of `demo`: accuracy, files, speed."""
     return Group(pruned(report), exported(report["exported"]), bench(report["bench"]))
 
 
 def evaluated(report: dict[str, Any]) -> Group:
-    """What `eval` or `finetune` measured; for a bundle with a plan also what it costs."""
+    """The report of `eval` or `finetune`; for a bundle with a plan also its FLOPs."""
     table = Table(title=f"{report['examples']} examples", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column("value [95 % interval]", justify="right")
@@ -47,33 +47,33 @@ def evaluated(report: dict[str, Any]) -> Group:
 
 
 def exported(report: dict[str, Any]) -> Group:
-    """What `export` wrote and checked, and what it measured where it was given data."""
+    """The report of `export`: files, checks and, with data, metrics."""
     table = Table(title="exported", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("file")
     for name in ("MB", "differs by"):
         table.add_column(name, justify="right")
     checked, sizes = report["checked"], report["bytes"]
-    of = {"model.onnx": ("fp32", "torch"), "model_int8.onnx": ("int8", "fp32")}
+    references = {"model.onnx": ("fp32", "torch"), "model_int8.onnx": ("int8", "fp32")}
     for name, size in sizes.items():
-        precision, other = of.get(name, ("", ""))
-        apart = f"{checked[precision]['difference']:.1e} from {other}" if precision else ""
-        table.add_row(name, f"{size / 1e6:.1f}", apart)
+        precision, other = references.get(name, ("", ""))
+        difference = f"{checked[precision]['difference']:.1e} from {other}" if precision else ""
+        table.add_row(name, f"{size / 1e6:.1f}", difference)
     return Group(table, *(_measured(report["measured"]) if "measured" in report else ()))
 
 
-def _measured(found: dict[str, Any]) -> list[Table]:
-    first = next(iter(found.values()))
+def _measured(reports: dict[str, Any]) -> list[Table]:
+    first = next(iter(reports.values()))
     table = Table(title=f"{first['examples']} examples", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("metric")
-    for precision in found:
+    for precision in reports:
         table.add_column(f"{precision}\n[95 % interval]", justify="right")
     for name in first["metrics"]:
-        table.add_row(name, *(in_points(report["metrics"][name]) for report in found.values()))
+        table.add_row(name, *(in_points(report["metrics"][name]) for report in reports.values()))
     return [table]
 
 
 def bench(report: dict[str, Any]) -> Group:
-    """What `bench` measured: how many times faster first, then the times, then what that means."""
+    """The report of `bench`: how many times faster, then the times, then a verdict."""
     return Group(_faster(report), _times(report), Text(report["verdict"]))
 
 
@@ -81,22 +81,22 @@ def _faster(report: dict[str, Any]) -> Table:
     threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
     table = Table(title=f"times faster, {threads}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("inputs")
-    for name in ("ratio\n[95 % interval]", "fewer\nFLOPs", "of that\nrealised"):
+    for name in ("ratio\n[95 % interval]", "fewer\nFLOPs", "share\nrealised"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report["rows"]:
         table.add_row(row["name"])
-        for found in row["ratios"]:
-            value, low, high = (f"{found[key]:.2f}" for key in ("value", "low", "high"))
-            cells = [f"  {found['who']} over {found['over']}", f"{value}x [{low}, {high}]"]
-            if found["flops"] is not None:
-                cells += [f"{found['flops']:.2f}x", f"{found['realised']:.0%}"]
+        for ratio in row["ratios"]:
+            value, low, high = (f"{ratio[key]:.2f}" for key in ("value", "low", "high"))
+            cells = [f"  {ratio['who']} over {ratio['over']}", f"{value}x [{low}, {high}]"]
+            if ratio["flops"] is not None:
+                cells += [f"{ratio['flops']:.2f}x", f"{ratio['realised']:.0%}"]
             table.add_row(*cells)
         table.add_section()
     return table
 
 
 def _times(report: dict[str, Any]) -> Table:
-    title = "milliseconds a text, medians"
+    title = "milliseconds per text, medians"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("inputs")
     names = dict.fromkeys(name for row in report["rows"] for name in row["ms_per_text"])
@@ -109,7 +109,7 @@ def _times(report: dict[str, Any]) -> Table:
 
 
 def compared(report: dict[str, Any]) -> Group:
-    """What `compare` found: methods as rows, budgets as columns."""
+    """The report of `compare`: methods as rows, budgets as columns."""
     header, *rows = _compared(report)
     table = Table(box=SIMPLE_HEAD)
     table.add_column(header[0], no_wrap=True)
@@ -121,67 +121,72 @@ def compared(report: dict[str, Any]) -> Group:
 
 
 def compared_markdown(report: dict[str, Any]) -> str:
-    """The same table for a page."""
+    """The report of `compare` as Markdown."""
     table = markdown(_compared(report))
     refused = "\n".join(f"- {line}" for line in refusals(report))
     return "\n\n".join(filter(None, [*_about_compared(report), table, refused])) + "\n"
 
 
 def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
-    """A table whose first row is the header, and whose first `names` columns are not numbers."""
+    """A Markdown table.
+
+    Args:
+        rows: the header and the rows.
+        names: how many of the first columns hold names, not numbers.
+    """
     header, *rest = rows
     rule = [*["---"] * names, *["---:"] * (len(header) - names)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rest))
 
 
 def _compared(report: dict[str, Any]) -> list[list[str]]:
-    """The header and a row for each method: what the pruned model reaches, and how far that is from
-    the dense one."""
-    found = {(mean["name"], mean["budget"]): mean for mean in report["means"]}
-    names, budgets = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+    """The header and a row for each method: the metric, and its difference to dense."""
+    means = {(mean["name"], mean["budget"]): mean for mean in report["means"]}
+    names, budgets = (list(dict.fromkeys(key[i] for key in means)) for i in (0, 1))
     return [
         ["method", *budgets],
-        *([name, *(reached(found.get((name, budget))) for budget in budgets)] for name in names),
+        *([name, *(reached(means.get((name, budget))) for budget in budgets)] for name in names),
     ]
 
 
 def reached(mean: dict[str, Any] | None) -> str:
-    """What a method reaches in the mean; and where it did not meet the budget, at what instead."""
+    """The mean metric of a method, and the reduction it has where it misses the budget."""
     if mean is None:
-        return "-"  # not asked for
+        return "-"  # not requested
     if "pruned" not in mean:
         return "none, see below"
-    value, met = f"{100 * mean['pruned']['value']:.1f}", mean["executed"]["unpadded"]
-    is_met = abs(met / Budget.parse(mean["budget"]).reduction - 1) <= MISSED
-    at = "" if is_met else f" at {met:.2f}x"
+    value, executed = f"{100 * mean['pruned']['value']:.1f}", mean["executed"]["unpadded"]
+    is_met = abs(executed / Budget.parse(mean["budget"]).reduction - 1) <= MISSED
+    at = "" if is_met else f" at {executed:.2f}x"
     return f"{value}{at} ({in_points(mean['difference'], sign='+')})"
 
 
 def _about_compared(report: dict[str, Any]) -> list[str]:
-    """What the figures are; and never one reduction without the other."""
+    """What the figures mean; no reduction is printed without its counterpart."""
     done = [mean for mean in report["means"] if "pruned" in mean]
     if not done:
         return ["No method could be measured."]
     seeds = max(mean["seeds"] for mean in done)
-    over = f", means over {seeds} seeds (also of the intervals' ends)" if seeds > 1 else ""
+    over = f"; means over {seeds} seeds, also of the interval ends" if seeds > 1 else ""
     return [
-        f"{report['metric']} in points on {report['examples']} examples that training never saw, "
-        f"and in parentheses the difference to dense [with its 95 % interval]{over}. "
+        f"{report['metric']} in points on {report['examples']} examples that training never saw; "
+        f"in parentheses the difference to dense [with its 95 % interval]{over}. "
         f"Dense: {in_points(report['dense'])}.",
-        "Budgets are of real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
+        "Budgets count real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
         f"({report['max_length']}) they are about {padded(done)}.",
     ]
 
 
 def padded(means: Sequence[dict[str, Any]]) -> str:
-    """What the budgets are against padded inputs, by the middle one of the methods."""
-    found: dict[str, list[float]] = {}
+    """The budgets against padded inputs: the median over the methods."""
+    reductions: dict[str, list[float]] = {}
     for mean in means:
-        found.setdefault(mean["budget"], []).append(mean["executed"]["padded"])
-    return ", ".join(f"{median(x):.2f}x for {name}" for name, x in found.items())
+        reductions.setdefault(mean["budget"], []).append(mean["executed"]["padded"])
+    return ", ".join(f"{median(x):.2f}x for {name}" for name, x in reductions.items())
 
 
 def refusals(report: dict[str, Any]) -> list[str]:
+    """A line for each run that could not be done."""
     return [
         f"{row['name']} at {row['budget']}, seed {row['seed']}: {row['error']}"
         for row in report["rows"]
@@ -190,41 +195,41 @@ def refusals(report: dict[str, Any]) -> list[str]:
 
 
 def scores(report: dict[str, Any]) -> Group:
-    """How unequal attention is, and where answers stand in the first ranking."""
+    """The report of `scores`: how unequal attention is, and how answers rank at the first step."""
     title = f"% of the attention that the best-ranked tokens receive, {report['rows']} texts"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("layer", justify="right")
-    told = [i for i, share in enumerate(report["tokens"]) if share in (0.1, 0.25, 0.5)]
-    for i in told:
+    shown = [i for i, share in enumerate(report["tokens"]) if share in (0.1, 0.25, 0.5)]
+    for i in shown:
         table.add_column(f"best {report['tokens'][i]:.0%}", justify="right")
     for layer, curve in enumerate(report["attention"], 1):
-        table.add_row(str(layer), *(f"{100 * curve[i]:.1f}" for i in told))
+        table.add_row(str(layer), *(f"{100 * curve[i]:.1f}" for i in shown))
     answers = report.get("answers", {})
     lines = [
         Text(
-            f"{who}: the median rank of {found['tokens']} tokens of right answers is "
-            f"{found['median_rank'] + 1:g} of {found['among']:g} in layer {answers['layer'] + 1} "
-            f"(score {answers['score']}); {found['kept']:.1%} of them stay there."
+            f"{who}: the median rank of {ranked['tokens']} tokens of right answers is "
+            f"{ranked['median_rank'] + 1:g} of {ranked['among']:g} in layer {answers['layer'] + 1} "
+            f"(score {answers['score']}); {ranked['kept']:.1%} of them are kept there."
         )
         for who in ("dense", "pruned")
-        if (found := answers.get(who))
+        if (ranked := answers.get(who))
     ]
     return Group(table, *lines)
 
 
 def stressed(report: dict[str, Any]) -> Group:
-    """What `stress` found: the plan as it is at every place, then protections at the worst one."""
+    """The report of `stress`: the plan as it is at every place, protections at the worst one."""
     title = f"{report['texts']} texts with filler, in % of them"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("plan and filler")
     names = "tokens\nkept", "dense\nchanged", "pruned\nchanged", "missed\n[95 % interval]"
     for name in (*names, "fewer\nFLOPs"):
         table.add_column(name, justify="right", no_wrap=True)
-    for found in report["protections"]:
-        bare = f"{found['own']['unpadded']:.2f}x"
-        table.add_row(found["name"], "", "", "", "your texts, no filler", bare)
-        for row in found["rows"]:
-            if found is report["protections"][0] or row["place"] == "worst":
+    for protection in report["protections"]:
+        bare = f"{protection['own']['unpadded']:.2f}x"
+        table.add_row(protection["name"], "", "", "", "your texts, no filler", bare)
+        for row in protection["rows"]:
+            if protection is report["protections"][0] or row["place"] == "worst":
                 table.add_row(
                     f"  {row['dose']}x {row['place']}",
                     "-" if row["recall"] is None else f"{100 * row['recall']:.1f}",
@@ -241,36 +246,36 @@ def _about_stressed(report: dict[str, Any]) -> list[str]:
     reached = {f"{row['dose']}x": f"{row['reached']:.1f}x" for row in first["rows"]}
     others = f", {out['other_class']} of another class" if report["class"] else ""
     return [
-        f"Tokens kept: of the {report['decisive']:.1f} a text that the plan keeps to the end "
-        "without filler. Missed: dense says what both said without filler, pruned does not. "
-        "Worst: at the worst place for each text.",
+        f"Tokens kept: share of the {report['decisive']:.1f} tokens per text that the plan keeps "
+        "to the end without filler. Missed: dense gives the class that both gave without filler, "
+        "pruned does not. Worst: at the worst place for each text.",
         f"Dense: {report['dense']}. Filler: {report['filler']}; reached within "
         f"{report['max_length']} tokens: {', '.join(reached.values())} for {', '.join(reached)}.",
         f"Left out: {out['no_room']} texts without room for filler, {out['disagree']} on which "
-        f"both disagree without it{others}.",
-        "FLOPs are real ones, against unpadded inputs. Against inputs padded to the maximum your "
-        f"texts take {first['own']['padded']:.2f}x fewer, as pruned.",
+        f"dense and pruned disagree without it{others}.",
+        "FLOPs are real ones, against unpadded inputs. Against inputs padded to the maximum, your "
+        f"texts take {first['own']['padded']:.2f}x fewer with the plan as pruned.",
     ]
 
 
 def families(report: dict[str, Any]) -> Group:
-    """What is supported for which tasks, why not where it is not, and what models these are."""
+    """The report of `families`: supported tasks, reasons where one is not, and known models."""
     table = Table(title="families", title_justify="left", box=SIMPLE_HEAD)
-    tasks = dict.fromkeys(task for found in report["families"] for task in found["tasks"])
+    tasks = dict.fromkeys(task for family in report["families"] for task in family["tasks"])
     for name in ("family", "since", *tasks):
         table.add_column(name, no_wrap=True)
     models = Table(title="models, among others", title_justify="left", box=SIMPLE_HEAD)
     models.add_column("family", no_wrap=True)
     models.add_column("models")
     reasons: dict[str, list[str]] = {}
-    for found in report["families"]:
-        told = ["yes" if task in found["tasks"] else "-" for task in tasks]
-        table.add_row(found["family"], found["since"], *told)
-        models.add_row(found["family"], found["models"])
-        for task, reason in found["missing"].items():
-            reasons.setdefault(reason, []).append(f"{found['family']} {task}")
-    lines = [Text(f"- {reason}: {', '.join(those)}") for reason, those in reasons.items()]
-    return Group(table, *lines, Text("multilabel and rank have the head of classify.\n"), models)
+    for family in report["families"]:
+        supported = ["yes" if task in family["tasks"] else "-" for task in tasks]
+        table.add_row(family["family"], family["since"], *supported)
+        models.add_row(family["family"], family["models"])
+        for task, reason in family["missing"].items():
+            reasons.setdefault(reason, []).append(f"{family['family']} {task}")
+    lines = [Text(f"- {reason}: {', '.join(names)}") for reason, names in reasons.items()]
+    return Group(table, *lines, Text("multilabel and rank use the head of classify.\n"), models)
 
 
 def _comparison(report: dict[str, Any]) -> Table:
@@ -288,8 +293,10 @@ def _comparison(report: dict[str, Any]) -> Table:
 
 
 def in_points(figure: Figure, sign: str = "") -> str:
-    told = [f"{100 * figure[key]:{sign}.1f}" for key in ("value", "low", "high") if key in figure]
-    return f"{told[0]} [{', '.join(told[1:])}]" if len(told) > 1 else told[0]
+    """A metric as `92.0 [91.1, 92.9]`. sign: "+" for differences."""
+    keys = [key for key in ("value", "low", "high") if key in figure]
+    value, *ends = (f"{100 * figure[key]:{sign}.1f}" for key in keys)
+    return f"{value} [{', '.join(ends)}]" if ends else value
 
 
 def _agreement(report: dict[str, Any]) -> Text:
@@ -299,12 +306,12 @@ def _agreement(report: dict[str, Any]) -> Text:
 def _budget(report: dict[str, Any]) -> Table:
     budget = report["budget"]
     expected = "not learned" if budget["expected"] is None else f"{budget['expected']:.2f}x"
-    rows = {"asked for": budget["asked"], "expected by the learned masks": expected}
+    rows = {"requested": budget["asked"], "expected by the learned masks": expected}
     return _ratios("fewer FLOPs", rows | _executed(budget["executed"], report["max_length"]))
 
 
 def _executed(executed: dict[str, float], max_length: int) -> dict[str, str]:
-    """Never one reduction without the other, nor without its name."""
+    """Both reductions, each with its name."""
     return {
         "executed, against unpadded inputs (real)": f"{executed['unpadded']:.2f}x",
         f"executed, against inputs padded to the maximum ({max_length})": (
