@@ -100,7 +100,7 @@ def test_settings_are_those_of_the_task():
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("guess", {}, "task 'guess' is not known; there are: classify, regress"),
+        ("guess", {}, "task 'guess' is not known; use one of: classify, regress"),
         ("classify", {"colour": 3}, r"no such setting \(colour\); it has: stride"),
         ("regress", {"stride": 3}, r"no such setting \(stride\); it has: none"),
         ("classify", {"stride": -1}, "overlap by -1 tokens; use 0 or more"),

@@ -498,7 +498,7 @@ def test_words_may_hold_blanks_and_be_dropped(files: dict[str, Path]):
         (Answer(), "w1", r'is a str.*give \("a question", "its context"\)'),
         (Answer(), ("w1", None), r'is a tuple of str, NoneType.*"its context"'),
         (Answer(), ("w1", "w2", "w3"), r'is a tuple of str, str, str.*"its context"'),
-        (Embed(), ("w1", "w2"), "is a pair; an embedding is of one text"),
+        (Embed(), ("w1", "w2"), "is a pair; the task embed reads one text"),
     ],
 )
 def test_what_a_task_cannot_read(files: dict[str, Path], task: Any, bad: Any, says: str):

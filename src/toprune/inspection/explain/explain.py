@@ -148,14 +148,14 @@ class _RecordingTexts(Texts):
             return super()._encode(chunk)
         return self._tokenizer.encode_batch(chunk)  # the fast way loses the offsets
 
-    def _row(self, encoding: Encoding, text: int, begun: dict[int, Any]) -> Row:
+    def _row(self, encoding: Encoding, text: int, starts: dict[int, Any]) -> Row:
         if len(encoding.tokens) != len(encoding.ids):
             raise UserError(
                 "tokenizer.json has special tokens without names; use the file that was saved with "
                 "the model"
             )
         self.encodings.append(encoding)
-        return super()._row(encoding, text, begun)
+        return super()._row(encoding, text, starts)
 
 
 class Recorder(Follow):
