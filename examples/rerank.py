@@ -28,18 +28,14 @@ if len(sys.argv) != 4:
 dense, pruned, data = sys.argv[1:]
 candidates = load(data, reads=Rank.READS, split="test")["test"]
 queries, documents = candidates.texts, candidates.pairs or []
-pairs = list(zip(queries, documents, strict=True))
-some = pairs[:64]  # to be timed
+pairs, timed = candidates.inputs(Rank.READS), candidates.inputs(Rank.READS)[:64]
 torch.set_num_threads(1)  # one thread for everybody: nobody's pool waits on another's core
 fast = toprune.Runner(pruned, threads=1)
+limit = fast.manifest.max_length
 with TemporaryDirectory() as copy:  # dense, but written and run as the pruned file is
     export(copytree(dense, copy, dirs_exist_ok=True), task="rank")
-    slow = toprune.Runner(copy, threads=1, max_length=fast.manifest.max_length)
-same = {
-    "max_length": fast.manifest.max_length,
-    "activation_fn": torch.nn.Identity(),
-    "device": "cpu",
-}
+    slow = toprune.Runner(copy, threads=1, max_length=limit)
+same = {"max_length": limit, "activation_fn": torch.nn.Identity(), "device": "cpu"}
 before, stock, after = (CrossEncoder(model, **same) for model in (dense, pruned, pruned))
 toprune.attach(after.model, fast.plan)
 rerankers = {
@@ -49,7 +45,7 @@ rerankers = {
     "dense ONNX": slow,
     "pruned ONNX": fast,
 }
-turns = {name: lambda score=score: score(some) for name, score in rerankers.items()}
+turns = {name: lambda score=score: score(timed) for name, score in rerankers.items()}
 times = interleave(turns, rounds=10, seconds=120)
 rows, rank = [row for row, _ in fast.read(pairs)], Rank()
 print(f"{'reranker':28}  nDCG@10  ms a pair  best for '{queries[0]}'")
@@ -57,7 +53,7 @@ for name, score in rerankers.items():
     scores = score(pairs).reshape(-1, 1)  # (N, 1) logits
     ndcg = rank.metrics(rank.statistics(scores, rows, candidates))["ndcg@10"]
     best = documents[ranking(scores[:, 0], queries)[0][1][0]]
-    each = 1000 * np.median(times[name]) / len(some)
+    each = 1000 * np.median(times[name]) / len(timed)
     print(f"{name:28}  {ndcg:7.4f}  {each:9.2f}  {best:.60}")
 for kind in ("CrossEncoder", "ONNX"):
     value, low, high = ratio(times[f"dense {kind}"], times[f"pruned {kind}"]).values()
