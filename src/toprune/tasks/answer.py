@@ -61,9 +61,9 @@ class Answer(Task):
     FINDS_SPANS: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task answer reads a question (--text), a context (--pair) and answers (--label)",
-        QUESTIONS,
-        ("answers", "answer", "answer_text"),
-        tuple((a, b) for a in QUESTIONS for b in CONTEXTS),
+        texts=QUESTIONS,
+        labels=("answers", "answer", "answer_text"),
+        pairs=tuple((a, b) for a in QUESTIONS for b in CONTEXTS),
         label_type="answers",
         text_role="question",
         pair_role="context",

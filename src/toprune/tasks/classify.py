@@ -37,9 +37,9 @@ class Classify(Task):
     READS_IMAGES: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task classify reads a text (--text), or two (--pair), and a class (--label)",
-        TEXTS,
-        LABELS,
-        TEXT_PAIRS,
+        texts=TEXTS,
+        labels=LABELS,
+        pairs=TEXT_PAIRS,
     )
     HUB_TAG: ClassVar[str] = "text-classification"
     AGREEMENT: ClassVar[str] = "Dense and pruned predict the same for {:.1f} % of the examples."

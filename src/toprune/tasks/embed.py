@@ -48,9 +48,9 @@ class Embed(Task):
     POOLS: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task embed reads a text (--text), or two (--pair) and their similarity (--label)",
-        TEXTS,
-        ("score", "similarity", "similarity_score", "label", "labels"),
-        (*TEXT_PAIRS, ("anchor", "positive")),
+        texts=TEXTS,
+        labels=("score", "similarity", "similarity_score", "label", "labels"),
+        pairs=(*TEXT_PAIRS, ("anchor", "positive")),
         label_type="number",
         alone=True,
     )

@@ -36,9 +36,9 @@ class Multilabel(Task):
     READS: ClassVar[Reads] = Reads(
         "the task multilabel reads a text (--text), or two (--pair), and a list of classes "
         "(--label)",
-        TEXTS,
-        ("labels", "label", "classes", "tags", "topics", "target"),
-        TEXT_PAIRS,
+        texts=TEXTS,
+        labels=("labels", "label", "classes", "tags", "topics", "target"),
+        pairs=TEXT_PAIRS,
         label_type="classes",
     )
     HUB_TAG: ClassVar[str] = "text-classification"

@@ -41,9 +41,9 @@ class Rank(Task):
     PAIR_ROLES: ClassVar[tuple[str, str] | None] = ("query", "document")
     READS: ClassVar[Reads] = Reads(
         "the task rank reads a query (--text), a document (--pair) and a relevance (--label)",
-        QUERIES,
-        ("label", "relevance", "score", "grade", "labels", "rating", "target"),
-        tuple((a, b) for a in QUERIES for b in DOCUMENTS if a != b),
+        texts=QUERIES,
+        labels=("label", "relevance", "score", "grade", "labels", "rating", "target"),
+        pairs=tuple((a, b) for a in QUERIES for b in DOCUMENTS if a != b),
         label_type="number",
         least=0.0,
         text_role="query",

@@ -26,9 +26,9 @@ class Regress(Task):
     READS_IMAGES: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task regress reads a text (--text), or two (--pair), and a number (--label)",
-        TEXTS,
-        LABELS,
-        TEXT_PAIRS,
+        texts=TEXTS,
+        labels=LABELS,
+        pairs=TEXT_PAIRS,
         label_type="number",
     )
     HUB_TAG: ClassVar[str] = "text-classification"

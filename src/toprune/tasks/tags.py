@@ -59,8 +59,8 @@ class Tags(Task):
     TARGET_BY_TOKEN: ClassVar[bool] = True
     READS: ClassVar[Reads] = Reads(
         "the task tokens reads a list of words (--text) and a list of tags (--label)",
-        ("tokens", "words", "text", "sentence"),
-        ("ner_tags", "tags", "labels", "label"),
+        texts=("tokens", "words", "text", "sentence"),
+        labels=("ner_tags", "tags", "labels", "label"),
         label_type="tags",
         text_role="list of words",
         words=True,
