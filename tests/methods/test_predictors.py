@@ -163,7 +163,7 @@ def test_plans_say_how_wide_they_are() -> None:
         replace(plan, predictor=None)
     with pytest.raises(UserError, match="the score is 'received'"):
         replace(plan, score="received")
-    with pytest.raises(UserError, match="so must be their thresholds"):
+    with pytest.raises(UserError, match="must be positive"):
         adaptive(0.0)
     with pytest.raises(UserError, match="at least 1"):
         replace(plan, predictor=0)

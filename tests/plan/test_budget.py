@@ -62,7 +62,7 @@ def test_other_types_are_refused(asked: Any) -> None:
 
 @pytest.mark.parametrize("asked", ["12ms", "0.5 s", "3MS"])
 def test_latency_budgets_are_not_there_yet(asked: str) -> None:
-    with pytest.raises(UserError, match="latency budgets are not there yet"):
+    with pytest.raises(UserError, match="latency budgets are not supported yet"):
         Budget.parse(asked)
 
 

@@ -39,7 +39,7 @@ class PackedRun:
         self.last = len(layers) - 1
         self.restores = self.plan.restore != "none"
         self.width, self.size = self.plan.width, self.sizes.head_size
-        self.heads = [layer.heads for layer in self.sizes.each]  # by depth
+        self.heads = [layer.heads for layer in self.sizes.by_layer]  # by depth
         projections: dict[Layer, tuple[nn.Linear, nn.Linear, nn.Linear]] = {}  # a shared layer once
         for layer in layers:
             if layer not in projections:

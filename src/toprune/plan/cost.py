@@ -1,7 +1,7 @@
 """What a plan costs: multiply-accumulates (MACs) of the matrix products that toprune executes.
 
 One formula serves exact counts, whole histograms and the differentiable expectation. It is
-quadratic in the tokens T of a layer, so the sums of T and T^2 over the examples say everything.
+quadratic in the tokens T of a layer, so the sums of T and T^2 over the examples are enough.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from toprune.errors import UserError
 from toprune.plan.budget import Lengths
 from toprune.plan.plan import Plan, Restore
 
-Number = Any  # int, float, numpy array or torch tensor: whatever knows + and *
+Number = Any  # int, float, numpy array or torch tensor: anything with + and *
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers of an architecture that decide its cost (d = width, d' = inner)."""
+    """The numbers of an architecture that its cost depends on."""
 
     layers: int
     width: int
     heads: int
     inner: int
-    head_width: int | None = None  # width / heads, unless the architecture says otherwise
+    head_width: int | None = None  # None: width / heads
     key_heads: int | None = None  # fewer than heads where several queries share a key
     gated: bool = False  # the FFN has a third matrix, which gates the first
-    relative: int = 0  # positions that every query is multiplied with (disentangled)
-    relative_keys: int = 0  # and every key
-    entry: int = 0  # MACs of a token before any may leave: embedding projections, convolutions
-    free: int = 0  # tokens of an example that come in without these: [CLS] of an image
+    relative: int = 0  # positions that every query is multiplied with (disentangled attention)
+    relative_keys: int = 0  # positions that every key is multiplied with
+    entry: int = 0  # MACs of a token before the layers: embedding projections, convolutions
+    free: int = 0  # tokens of an example without `entry`: [CLS] of an image
     slim: tuple[tuple[int, int], ...] | None = None  # heads and inner of each layer, if they differ
 
     @property
@@ -40,58 +40,58 @@ class Sizes:
         return self.head_width or self.width // self.heads
 
     @property
-    def attended(self) -> int:
+    def query_width(self) -> int:
         """Width of all queries of a token."""
         return self.heads * self.head_size
 
     @property
-    def keyed(self) -> int:
+    def key_width(self) -> int:
         """Width of all keys of a token."""
         return (self.key_heads or self.heads) * self.head_size
 
     @property
-    def feed(self) -> int:
-        """MACs of a token's FFN."""
+    def feed_forward(self) -> int:
+        """MACs of a token in the FFN."""
         return (3 if self.gated else 2) * self.width * self.inner
 
     @property
-    def each(self) -> "list[Sizes]":
-        """Layer by layer."""
+    def by_layer(self) -> "list[Sizes]":
+        """The sizes of each layer."""
         if self.slim is None:
             return [self] * self.layers
-        alike = replace(self, head_width=self.head_size, slim=None)
-        return [replace(alike, heads=heads, inner=inner) for heads, inner in self.slim]
+        common = replace(self, head_width=self.head_size, slim=None)
+        return [replace(common, heads=heads, inner=inner) for heads, inner in self.slim]
 
     def of_layers(self, kept: Sequence[int]) -> "Sizes":
-        """Without the other layers."""
+        """Return the sizes of a model that has only the layers `kept`."""
         slim = None if self.slim is None else tuple(self.slim[i] for i in kept)
         return replace(self, layers=len(kept), slim=slim)
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """Dense cost over pruned cost by three yardsticks; never print one without its name."""
+    """Dense cost over pruned cost, counted in three ways; never print one without its name."""
 
     unpadded: float  # the real one: the same inputs, without padding
-    padded: float  # the papers' one: dense inputs padded to the maximum length
+    padded: float  # the one that papers print: dense inputs padded to the maximum length
     paper: float  # unpadded, but counted by ToP eq. 4
 
 
 class LayerMacs(NamedTuple):
-    """What a token costs in one layer."""
+    """MACs of a token in one layer."""
 
-    asked: Number  # as query, with its output projection
-    read: Number  # as key and value
-    mix: Number  # in a pair
-    feed: Number  # in the FFN
+    query: Number  # as a query, with its output projection
+    key: Number  # as a key and a value
+    pair: Number  # for each token that it attends to
+    feed_forward: Number
 
 
 def _layer_macs(sizes: Sizes) -> LayerMacs:
     return LayerMacs(
-        asked=(2 * sizes.width + sizes.relative) * sizes.attended,
-        read=2 * sizes.width * sizes.keyed + sizes.relative_keys * sizes.attended,
-        mix=2 * sizes.attended,
-        feed=sizes.feed,
+        query=(2 * sizes.width + sizes.relative) * sizes.query_width,
+        key=2 * sizes.width * sizes.key_width + sizes.relative_keys * sizes.query_width,
+        pair=2 * sizes.query_width,
+        feed_forward=sizes.feed_forward,
     )
 
 
@@ -103,59 +103,75 @@ def total_macs(
     examples: Number,
     restore: Restore,
 ) -> Number:
-    """MACs from the sums over the examples of T and T^2 that enter each layer.
+    """Count the MACs of all examples; the result is linear in all three sums.
 
-    Linear in all three sums. A head that reads one row lets us drop before the FFN, and needs
-    queries, output projection and FFN of the last layer for that row only; keys and values are
-    needed for all. A head that reads every row has no short last layer; where dropped rows come
-    back with their last state, each needs its FFN and is dropped after it.
+    A head that reads one row lets us drop before the FFN, and needs queries, output projection and
+    FFN of the last layer for that row only; keys and values are needed for all. A head that reads
+    every row has no short last layer. If dropped rows come back with their last state, each needs
+    its FFN and is dropped after it.
+
+    Args:
+        sizes: of the model.
+        tokens: (L,) the sum over the examples of the tokens T that enter each layer.
+        squares: (L,) the sum of T^2.
+        examples: number of examples.
+        restore: what the head gets for dropped tokens.
     """
-    *layers, (asked, read, mix, feed) = map(_layer_macs, sizes.each)
+    *layers, last = map(_layer_macs, sizes.by_layer)
     fed = tokens[:-1] if restore == "last" else tokens[1:]
-    whole = sizes.entry * (tokens[0] - sizes.free * examples) + sum(
-        (own.asked + own.read) * t + own.mix * t2 + own.feed * u
-        for own, t, t2, u in zip(layers, tokens[:-1], squares[:-1], fed, strict=True)
+    before = sizes.entry * (tokens[0] - sizes.free * examples) + sum(
+        (macs.query + macs.key) * t + macs.pair * t2 + macs.feed_forward * u
+        for macs, t, t2, u in zip(layers, tokens[:-1], squares[:-1], fed, strict=True)
     )
     t, t2 = tokens[-1], squares[-1]
     if restore == "none":
-        return whole + read * t + asked * examples + mix * t + feed * examples
-    return whole + (asked + read) * t + mix * t2 + feed * t
+        return (
+            before
+            + last.key * t
+            + last.query * examples
+            + last.pair * t
+            + last.feed_forward * examples
+        )
+    return before + (last.query + last.key) * t + last.pair * t2 + last.feed_forward * t
 
 
 def example_macs(sizes: Sizes, entering: list[int], restore: Restore) -> int:
-    """MACs of one example with `entering[i]` tokens in layer i, but for what ranks them."""
+    """Count the MACs of one example with `entering[i]` tokens in layer i, without ranking them."""
     squares = [t * t for t in entering]
     return total_macs(sizes, entering, squares, examples=1, restore=restore)
 
 
 def score_macs(sizes: Sizes, plan: Plan, tokens: Sequence[Number]) -> Number:
-    """What ranking costs beside the layers that `tokens` enter: a probe reads each token once, one
-    of several and a predictor every token that is left at its layer."""
+    """Count the MACs of ranking `tokens`, the tokens that enter each layer.
+
+    A single probe reads each token once; one of several probes and a predictor read every token
+    that is left at their layer.
+    """
     if plan.score == "probe" and plan.steps:
         return sizes.width * tokens[0]
-    own = sizes.width if plan.score == "probes" else 0
+    per_token = sizes.width if plan.score == "probes" else 0
     if plan.predictor is not None:
-        own = (sizes.width + 1) * plan.predictor  # to its inner width, and from there to one
-    return own * sum(tokens[step.layer] for step in plan.steps)
+        per_token = (sizes.width + 1) * plan.predictor  # to its inner width, then to one number
+    return per_token * sum(tokens[step.layer] for step in plan.steps)
 
 
 def dense_macs(sizes: Sizes, n: int, restore: Restore = "none") -> int:
-    """MACs of one example of n tokens without steps. Dense gets the short last layer too."""
+    """Count the MACs of one example of n tokens without steps; the last layer is short here too."""
     return example_macs(sizes, [n] * sizes.layers, restore)
 
 
 def executed_macs(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
-    """MACs of one example of n tokens, `held` of them protected, under the plan, exactly as run."""
+    """Count the MACs of one example of n tokens, `held` of them protected, exactly as they run."""
     entering = plan.lengths(n, held)
     return example_macs(sizes, entering, plan.restore) + score_macs(sizes, plan, entering)
 
 
 def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
-    """ToP eq. 4: softmax counted, FFN on all tokens that enter the layer, last layer whole."""
+    """Count as ToP eq. 4: with softmax, an FFN for all tokens that enter, a whole last layer."""
     return sum(
-        (2 * own.width * (own.attended + own.keyed) + own.feed) * t
-        + (2 * own.attended + own.heads) * t * t
-        for own, t in zip(sizes.each, entering, strict=True)
+        (2 * layer.width * (layer.query_width + layer.key_width) + layer.feed_forward) * t
+        + (2 * layer.query_width + layer.heads) * t * t
+        for layer, t in zip(sizes.by_layer, entering, strict=True)
     )
 
 
@@ -168,11 +184,15 @@ def reduction(
     cut: int | None = None,
     before: Sizes | None = None,
 ) -> Reduction:
-    """Ratios of sums over the histogram (what a server pays), not means of ratios.
+    """Divide the dense cost of all examples by their pruned cost: what a server pays.
 
-    `max_length` is what inputs would be padded to; the longest example unless given. `cut`: texts
-    lose what is beyond so many tokens before the pruned model reads them. `before`: the dense
-    model's sizes, if the pruned one has others.
+    Args:
+        sizes: of the pruned model.
+        plan: of the pruned model.
+        lengths: of the examples.
+        max_length: length to which inputs would be padded; None: the longest example.
+        cut: number of tokens to which texts are truncated for the pruned model.
+        before: sizes of the dense model, if they differ.
     """
     stock = before or sizes
     read = lengths if cut is None else lengths.cut(cut)
@@ -181,10 +201,10 @@ def reduction(
         raise UserError(
             f"max_length {longest} is below the longest example ({lengths.max}); raise it"
         )
-    executed = sum(many * executed_macs(sizes, plan, n, h) for n, h, many in read.rows)
-    dense = sum(many * dense_macs(stock, n, plan.restore) for n, many in lengths.counts)
-    paper = sum(many * paper_macs(sizes, plan.lengths(n, h)) for n, h, many in read.rows)
-    paper_dense = sum(many * paper_macs(stock, [n] * stock.layers) for n, many in lengths.counts)
+    executed = sum(count * executed_macs(sizes, plan, n, held) for n, held, count in read.rows)
+    dense = sum(count * dense_macs(stock, n, plan.restore) for n, count in lengths.counts)
+    paper = sum(count * paper_macs(sizes, plan.lengths(n, held)) for n, held, count in read.rows)
+    paper_dense = sum(count * paper_macs(stock, [n] * stock.layers) for n, count in lengths.counts)
     return Reduction(
         unpadded=dense / executed,
         padded=lengths.total * dense_macs(stock, longest, plan.restore) / executed,
@@ -195,8 +215,14 @@ def reduction(
 def measured_reduction(
     sizes: Sizes, plan: Plan, entering: NDArray[np.int64], *, max_length: int
 ) -> Reduction:
-    """As `reduction`, of an adaptive plan: from the tokens (N, L) that entered each layer of each
-    example, because a length alone does not tell them."""
+    """Do the same as `reduction` for an adaptive plan, whose tokens depend on more than the length.
+
+    Args:
+        sizes: of the model.
+        plan: of the model.
+        entering: (N, L) the tokens of each example that entered each layer.
+        max_length: length to which inputs would be padded.
+    """
     n, count, restore = entering[:, 0], len(entering), plan.restore
 
     def macs(tokens: NDArray[np.int64]) -> int:
@@ -219,10 +245,10 @@ def expected_share(
     lengths: Lengths,
     restore: Restore = "none",
 ) -> Number:
-    """Expected executed over dense cost; `ratios[i]` is the share of n that enters layer i+1.
+    """Estimate the executed share of the dense cost; `ratios[i]` of n tokens enter layer i+1.
 
-    Tokens are real numbers here (T = R * n, no ceil, nothing held), so gradients reach the ratios.
-    Protected tokens and the probe's 0.01 % are left to `repair`, which counts them.
+    Tokens are real numbers here (T = R * n, no ceil, none protected), so gradients reach the
+    ratios. `repair` counts protected tokens and the probe's 0.01 %.
     """
     if len(ratios) != sizes.layers - 1:
         raise ValueError(

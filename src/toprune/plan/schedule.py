@@ -1,4 +1,4 @@
-"""Schedules that meet a budget: repair of a plan's ratios, and the two plain starting shapes."""
+"""Schedules that meet a budget: repair the ratios of a plan, or start from a plain shape."""
 
 import math
 import warnings
@@ -22,25 +22,35 @@ Floats = NDArray[np.float64]
 def largest_reduction(
     sizes: Sizes, lengths: Lengths, first: int, min_tokens: int, restore: Restore, score: Score
 ) -> float:
-    """Real reduction when every layer from `first` on keeps as little as a plan can say."""
+    """Compute the reduction if every layer from `first` on keeps as few tokens as a plan can."""
 
     def executed(n: int, held: int) -> int:
         least = min(n, max(-(-n // DENOMINATOR), min_tokens, held))
         entering = [n] * (first + 1) + [least] * (sizes.layers - first - 1)
-        scored = sizes.width * n if score in PROBED else 0
-        return example_macs(sizes, entering, restore) + scored
+        ranking = sizes.width * n if score in PROBED else 0
+        return example_macs(sizes, entering, restore) + ranking
 
-    dense = sum(many * dense_macs(sizes, n, restore) for n, many in lengths.counts)
-    return dense / sum(many * executed(n, held) for n, held, many in lengths.rows)
+    dense = sum(count * dense_macs(sizes, n, restore) for n, count in lengths.counts)
+    return dense / sum(count * executed(n, held) for n, held, count in lengths.rows)
 
 
 def repair(
     sizes: Sizes, plan: Plan, lengths: Lengths, budget: Budget, tolerance: float = 0.01
 ) -> Plan:
-    """The plan with its ratios moved so that the executed reduction is the budget.
+    """Move the ratios of a plan so that the executed reduction is the budget.
 
     Layers stay, ratios move together as R -> R**c: the share dropped by each step grows or shrinks
-    in proportion (in logs), order is kept, and c runs from "keep all" to "keep the minimum".
+    in proportion (in logs), the order stays, and c runs from "keep all" to "keep the minimum".
+
+    Args:
+        sizes: of the model.
+        plan: its layers and the proportions of its ratios stay.
+        lengths: of the texts that the budget is meant for.
+        budget: what the plan must cost.
+        tolerance: relative difference that is close enough.
+
+    Raises:
+        OutOfReach: even the minimum of tokens costs too much.
     """
     shape = np.array([float(step.keep) for step in plan.steps])
     return _meet(sizes, plan, shape, lengths, budget, tolerance)
@@ -61,8 +71,20 @@ def geometric(
     restore: Restore = "none",
     last: int | None = None,
 ) -> Plan:
-    """The same share of the survivors leaves in each layer from `first` to `last` (or L-2); with
-    `last` equal to `first` all that must go leaves in one cut."""
+    """Make a plan that drops the same share of the tokens left in each layer.
+
+    Args:
+        sizes: of the model.
+        lengths: of the texts that the budget is meant for.
+        budget: what the plan must cost.
+        first: the first layer with a step.
+        last: the last layer with a step; None: the last but one of the model. If `last` equals
+            `first`, one step drops everything.
+        family, score, probe, min_tokens, protect, protect_until, restore: fields of the plan.
+
+    Raises:
+        OutOfReach: even the minimum of tokens costs too much.
+    """
     end = sizes.layers - 2 if last is None else last
     if not 0 <= first <= end <= sizes.layers - 2:
         raise UserError(
@@ -81,7 +103,7 @@ def geometric(
         min_tokens=min_tokens,
         restore=restore,
     )
-    # any base below one will do, the common power finds the right one
+    # any base below one works: the common power finds the right one
     shape = np.exp2(-np.arange(1.0, len(plan.steps) + 1))
     return _meet(sizes, plan, shape, lengths, budget)
 
@@ -94,15 +116,15 @@ def _meet(
     budget: Budget,
     tolerance: float = 0.01,
 ) -> Plan:
-    """The plan with ratios `shape`, moved to the budget; its own steps say only where to drop."""
+    """Move the ratios `shape` to the budget; the steps of `plan` only give the layers."""
     notches, tokens, squares = _ladder(lengths, plan.min_tokens)
     fixed, prices = _prices(sizes, plan, lengths, tokens, squares)
-    dense = sum(many * dense_macs(sizes, n, plan.restore) for n, many in lengths.counts)
+    dense = sum(count * dense_macs(sizes, n, plan.restore) for n, count in lengths.counts)
     reachable = dense / (fixed + prices[:, 0].sum())
     if budget.reduction > reachable * (1 + tolerance):
         raise OutOfReach(
             f"budget {budget.asked} is out of reach: on these lengths this plan's layers reach "
-            f"at most {math.floor(reachable * 100) / 100:.2f}x; ask for that or less, "
+            f"at most {math.floor(reachable * 100) / 100:.2f}x; choose that or less, "
             "or let an earlier layer drop tokens"
         )
     target = dense / budget.reduction - fixed
@@ -114,7 +136,7 @@ def _meet(
     executed = dense / (fixed + prices[np.arange(len(rungs)), rungs].sum())
     if abs(executed / budget.reduction - 1) > tolerance:
         warnings.warn(
-            f"budget {budget.asked}: the nearest that whole tokens of these lengths gave is "
+            f"budget {budget.asked}: the nearest reduction with whole tokens of these lengths is "
             f"{executed:.2f}x; more varied lengths or more layers that drop give finer steps",
             stacklevel=3,
         )
@@ -122,18 +144,18 @@ def _meet(
 
 
 def _ladder(lengths: Lengths, min_tokens: int) -> tuple[Ints, Ints, Ints]:
-    """The ratios worth telling apart, with the tokens and squared tokens they keep in all.
+    """Find the ratios that differ in effect, and the tokens and squared tokens that they keep.
 
-    Of notches (thousandths) that keep the same counts everywhere, the largest is the rung. So one
-    rung is the smallest move there is, on a single short length as on a wide histogram.
+    Several notches (thousandths) may keep the same counts everywhere; the largest of them is the
+    rung. So one rung is the smallest possible move, on one short length as on a wide histogram.
     """
-    n, held, many = np.array(lengths.rows, dtype=np.int64).T  # (rows,)
+    n, held, count = np.array(lengths.rows, dtype=np.int64).T  # (rows,)
     least = np.minimum(np.maximum(held, min_tokens), n)
     notches = np.arange(1, DENOMINATOR + 1)
     tokens, squares = np.empty_like(notches), np.empty_like(notches)
-    for i, notch in enumerate(notches):  # at once it would be notches * rows, of queries too many
+    for i, notch in enumerate(notches):  # one array of notches * rows may be too large
         kept = np.maximum(-(-notch * n // DENOMINATOR), least)
-        tokens[i], squares[i] = kept @ many, kept**2 @ many
+        tokens[i], squares[i] = kept @ count, kept**2 @ count
     rungs = np.flatnonzero(np.diff(tokens, append=tokens[-1] + 1))  # tokens only grow
     return notches[rungs], tokens[rungs], squares[rungs]
 
@@ -141,7 +163,7 @@ def _ladder(lengths: Lengths, min_tokens: int) -> tuple[Ints, Ints, Ints]:
 def _prices(
     sizes: Sizes, plan: Plan, lengths: Lengths, tokens: Ints, squares: Ints
 ) -> tuple[float, Floats]:
-    """Cost before any step bites, and cost of (step, rung): together they add up to the plan's.
+    """Compute the cost before the first step, and of each (step, rung): they add up to the plan's.
 
     The cost is linear in what enters each layer, so a step's part is the cost with zero elsewhere.
     """
@@ -168,7 +190,7 @@ def _prices(
 
 
 def _bisect(shape: Floats, notches: Ints, prices: Floats, target: float) -> Ints:
-    """Rungs of the largest ratios shape**c that cost at most the target, or all on the lowest."""
+    """Find the rungs of the largest ratios shape**c that cost at most the target."""
     logs = np.log(np.minimum(shape, 1 - 1 / DENOMINATOR))  # a ratio of one would never move
     steps = np.arange(len(shape))
 
@@ -187,7 +209,7 @@ def _bisect(shape: Floats, notches: Ints, prices: Floats, target: float) -> Ints
 
 
 def _refine(start: Ints, prices: Floats, target: float, close: float) -> Ints:
-    """Descend to within `close` of the target: nudge a step by a rung, let another make up for it.
+    """Come within `close` of the target: move a step by a rung, let another compensate for it.
 
     The common power moves equal ratios together; on short texts that jumps by several percent.
     Among moves that end close, the one that bends the shape least wins.
@@ -218,7 +240,7 @@ def _refine(start: Ints, prices: Floats, target: float, close: float) -> Ints:
 
 
 def _solve(rungs: Ints, step: int, prices: Floats, target: float) -> Ints:
-    """The rungs with one step moved to where the cost is nearest the target, order kept."""
+    """Move one step to where the cost is nearest the target; the order of the ratios stays."""
     low = rungs[step + 1] if step + 1 < len(rungs) else 0
     high = rungs[step - 1] if step > 0 else prices.shape[1] - 1
     others = prices[np.arange(len(rungs)), rungs].sum() - prices[step, rungs[step]]

@@ -155,7 +155,9 @@ class Selector(nn.Module):
         super().__init__()
         self.settings, self.sizes, self.lengths = settings, sizes, lengths
         self.restore: Restore = restore
-        self.heads, self.inner = ([getattr(x, n) for x in sizes.each] for n in ("heads", "inner"))
+        self.heads, self.inner = (
+            [getattr(x, n) for x in sizes.by_layer] for n in ("heads", "inner")
+        )
         counts = sizes.width, sum(self.heads), sum(self.inner), sizes.layers
         # log-alphas of hidden (D,), heads and inner of all layers (one after the other), layers
         self.loga = nn.ParameterList([torch.full((count,), STAYS) for count in counts])

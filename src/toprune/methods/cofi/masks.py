@@ -115,7 +115,7 @@ def saliency(model: Any, task: Task, batches: Sequence[dict[str, Tensor]]) -> li
     """How much the answers depend on each mask, as the probe has it for tokens: the square of the
     gradient of the answer's margin, summed over texts. Of hidden, heads, inner, layers."""
     sizes = sizes_of(model)
-    counts = [[sizes.width], *([getattr(x, n) for x in sizes.each] for n in ("heads", "inner"))]
+    counts = [[sizes.width], *([getattr(x, n) for x in sizes.by_layer] for n in ("heads", "inner"))]
     counts.append([1] * sizes.layers)
     found = [torch.zeros(sum(each)) for each in counts]
     masks: list[Masks] = []
