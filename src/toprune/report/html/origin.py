@@ -10,6 +10,14 @@ from toprune.report.html.shell import escape
 from toprune.tasks import TASKS, Task
 
 Report = dict[str, Any]
+METHOD_OPTIONS = {  # a method's setting -> its option
+    "bins": "bins",
+    "top_k": "top-k",
+    "first": "first-layer",
+    "constraint": "constraint",
+    "distill": "distill",
+    "distill_weight": "distill-weight",
+}
 
 
 def origin(report: Report) -> str:
@@ -42,7 +50,7 @@ def _introduction(report: Report) -> str:
 
 def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     """The parts of the command. Settings without an option are in the list of all settings."""
-    training, method = settings["training"], settings.get("method", "top")
+    training = settings["training"]
     task = preset_name(settings) or settings["task"]
     inputs = report.get("inputs", {})
     options: dict[str, Any] = {
@@ -52,9 +60,9 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
         "task": task,
         "schedule": settings.get("schedule"),
         "budget": settings["budget"],
-        "method": method,
-        "score": settings.get("score") if method != "pool" else None,
-        "max-length": report.get("max_length") if method != "truncate" else None,
+        "method": settings.get("method"),
+        "score": None if settings.get("score") == "pooled" else settings.get("score"),
+        "max-length": None if _is_cut(report) else report.get("max_length"),
         "epochs": training["soft_epochs"] + training["hard_epochs"],
         "soft-epochs": training["soft_epochs"],
         "lr": training["lr"],
@@ -68,10 +76,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     task_settings = settings.get("task_settings") or {}
     options |= {name: task_settings.get(name) for name in ("stride", "pooling", "dropped")}
     method_settings = settings.get("method_settings") or {}
-    if method == "top":
-        names = ("bins", "top_k", "first", "constraint", "distill", "distill_weight")
-        renamed = {"first": "first-layer", "top_k": "top-k", "distill_weight": "distill-weight"}
-        options |= {renamed.get(name, name): method_settings.get(name) for name in names}
+    options |= {option: method_settings.get(name) for name, option in METHOD_OPTIONS.items()}
     flags = ["--no-gates"] if method_settings.get("gates") is False else []
     flags += ["--bf16"] if training.get("bf16") else []
     flags += ["--token-states"] if training.get("token_states") else []
@@ -83,3 +88,9 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     options["seed"] = training["seed"]
     words = [f"--{key} {shlex.quote(str(v))}" for key, v in options.items() if v is not None]
     return ["toprune prune", *words, *flags, "--out BUNDLE"]
+
+
+def _is_cut(report: Report) -> bool:
+    """Did the method choose the length that texts are cut to? Then some texts are longer."""
+    lengths = [int(key.partition("/")[0]) for key in report.get("lengths", {})]
+    return max(lengths, default=0) > report.get("max_length", 0)
