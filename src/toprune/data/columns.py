@@ -53,11 +53,12 @@ def choose_columns(columns: Columns, present: Sequence[str], reads: Reads) -> Co
             (None, None),
         )
     text = text or _guess(reads.texts, by_name, taken=(pair, label))
-    if reads.pair_role:
+    text_role, pair_role = reads.pair_roles or (reads.text_role, None)
+    if pair_role:
         pair = pair or _guess([b for _, b in reads.pairs], by_name, taken=(text, label))
     label = label or _guess(reads.labels, by_name, taken=(text, pair))
     listed = ", ".join(present)
-    missing = reads.text_role if text is None else reads.pair_role if pair is None else None
+    missing = text_role if text is None else pair_role if pair is None else None
     if missing:
         raise UserError(
             f"which column is the {missing}? Name it: {reads.description}; columns here: {listed}"

@@ -49,7 +49,7 @@ class Reads:
     label_type: LabelType = "class"
     least: float = -math.inf  # the least number that a label can be
     text_role: str = "text"  # what the text is, for error messages
-    pair_role: str | None = None  # what the pair is; None: the task also reads single texts
+    pair_roles: tuple[str, str] | None = None  # of a required pair; None: it is optional
     words: bool = False  # a text is a list of words
     together: Literal["texts", "pairs"] | None = None  # rows that share it stay in one set
     alone: bool = False  # both texts of a pair are read alone; the label compares them
@@ -64,5 +64,5 @@ def of_images(reads: Reads) -> Reads:
         texts=IMAGES,
         pairs=(),
         text_role="image",
-        pair_role=None,
+        pair_roles=None,
     )

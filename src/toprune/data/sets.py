@@ -1,6 +1,6 @@
 """The sets of examples that commands work on, from any source, with or without a preset.
 
-A preset is read from a folder of its official TSV files, from the hub, or from whatever else
+A preset is read from a folder of its official TSV files, from the hub, or from anything else that
 `examples.load` reads.
 """
 
@@ -142,7 +142,7 @@ def load_preset(
 
 
 def _official_files(preset: Preset, source: Any) -> dict[str, Path]:
-    """The preset's own files by split, when that is what the source is."""
+    """The official files by split, if the source is one of them or their folder."""
     if not isinstance(source, str | Path):
         return {}
     path = Path(source)

@@ -65,8 +65,7 @@ class Answer(Task):
         labels=("answers", "answer", "answer_text"),
         pairs=tuple((a, b) for a in QUESTIONS for b in CONTEXTS),
         label_type="answers",
-        text_role="question",
-        pair_role="context",
+        pair_roles=PAIR_ROLES,
         together="pairs",
         articles=True,
     )

@@ -46,8 +46,7 @@ class Rank(Task):
         pairs=tuple((a, b) for a in QUERIES for b in DOCUMENTS if a != b),
         label_type="number",
         least=0.0,
-        text_role="query",
-        pair_role="document",
+        pair_roles=PAIR_ROLES,
         together="texts",
     )
     HUB_TAG: ClassVar[str] = "text-ranking"
