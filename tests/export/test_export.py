@@ -46,11 +46,11 @@ STEPS = (Step(0, Fraction(3, 5)), Step(1, Fraction(2, 5)), Step(2, Fraction(1, 5
 LIMIT = 64
 
 
-def make_plan(family: str, score: Score, **own: Any) -> Plan:
+def make_plan(family: str, score: Score, **fields: Any) -> Plan:
     many = {"probe": 1, "probes": len(STEPS)}.get(score)
     probe = None if many is None else np.random.default_rng(1).normal(size=32 * many)
-    own = {"probe": None if probe is None else tuple(probe.tolist())} | own
-    return Plan(family, 4, 32, score, STEPS, **own)
+    fields = {"probe": None if probe is None else tuple(probe.tolist())} | fields
+    return Plan(family, 4, 32, score, STEPS, **fields)
 
 
 def token_model(family: str) -> Any:
@@ -92,12 +92,12 @@ def test_file_gives_the_logits_of_torch(
     lengths = data.draw(st.lists(st.integers(1, LIMIT), min_size=1, max_size=5))
     padded = data.draw(st.integers(max(lengths), LIMIT))
     seed = data.draw(st.integers(0, 1000))
-    found = check(model, plan, engine.run, LIMIT, seed=seed, cases=[(lengths, padded)])
-    assert found.worst <= 1
+    result = check(model, plan, engine.run, LIMIT, seed=seed, cases=[(lengths, padded)])
+    assert result.worst <= 1
 
 
 def test_a_case_that_is_all_rounding_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawn anew where torch itself is unsure; where it is not, the file is at fault."""
+    """The case is drawn again if torch itself is unsure; if it is not, the file is wrong."""
     model, plan, engine = exported("bert", "probe", "plain")
     wrong = iter([1.0])
 
@@ -106,7 +106,7 @@ def test_a_case_that_is_all_rounding_proves_nothing(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(UserError, match="differs from torch by"):
         check(model, plan, once, LIMIT, cases=[([9], 9)])
-    monkeypatch.setattr(parity, "_float64_outputs", lambda *given: np.full((1, 2), 7.0))
+    monkeypatch.setattr(parity, "_float64_outputs", lambda *_: np.full((1, 2), 7.0))
     wrong = iter([1.0])
     assert check(model, plan, once, LIMIT, cases=[([9], 9)]).redrawn == 1
     wrong = iter([1.0] * parity.DRAWS)
@@ -130,12 +130,12 @@ def test_file_gives_every_token_back(family: str, score: Score, kind: str) -> No
     rng = np.random.default_rng(0)
     attach(model, plan)
     for lengths, padded in shapes(LIMIT):
-        feeds = draw(model.config, rng, lengths, padded, sown=protected_ids(plan))
+        feeds = draw(model.config, rng, lengths, padded, special=protected_ids(plan))
         with torch.inference_mode():
-            wanted = model(**{k: torch.from_numpy(x) for k, x in feeds.items()}).logits.numpy()
+            expected = model(**{k: torch.from_numpy(x) for k, x in feeds.items()}).logits.numpy()
         live = feeds["attention_mask"].astype(bool)
-        scale = max(1.0, np.abs(wanted[live]).max())
-        assert np.abs(engine.run(feeds)[live] - wanted[live]).max() / scale < parity.TOLERANCE
+        scale = max(1.0, np.abs(expected[live]).max())
+        assert np.abs(engine.run(feeds)[live] - expected[live]).max() / scale < parity.TOLERANCE
     detach(model)
 
 
@@ -146,8 +146,8 @@ def test_dense_file_is_the_stock_model(family: str, tmp_path: Path) -> None:
     engine = OnnxRuntime(tmp_path / "dense.onnx", threads=1)
     feeds = draw(model.config, np.random.default_rng(0), [9, 4, 1], 12)
     with torch.inference_mode():
-        wanted = model(**{k: torch.from_numpy(x) for k, x in feeds.items()}).logits.numpy()
-    assert np.allclose(engine.run(feeds), wanted, atol=1e-4)
+        expected = model(**{k: torch.from_numpy(x) for k, x in feeds.items()}).logits.numpy()
+    assert np.allclose(engine.run(feeds), expected, atol=1e-4)
 
 
 def test_padding_and_batch_mates_change_nothing() -> None:
@@ -169,8 +169,8 @@ def test_fp32_file_needs_nothing_special(tmp_path: Path) -> None:
     assert [item.name for item in graph.graph.input] == input_names(model.config)
     for item in graph.graph.input:
         assert [d.dim_param for d in item.type.tensor_type.shape.dim] == ["batch", "length"]
-    told = {entry.key: entry.value for entry in graph.metadata_props}
-    assert Plan.from_json(told[PLAN]) == plan
+    metadata = {entry.key: entry.value for entry in graph.metadata_props}
+    assert Plan.from_json(metadata[PLAN]) == plan
 
 
 def test_export_leaves_the_model_as_it_was(tmp_path: Path) -> None:
@@ -214,12 +214,12 @@ def test_check_tries_pairs_and_protected_ids() -> None:
     """Of a vocabulary of thousands no random text would have them; the file of a plan that does not
     protect must still be found out."""
     model, _, engine = exported("bert", "received", "plain")
-    for own in ({"protect_until": 2}, {"protect": (5, 9)}):
+    for protection in ({"protect_until": 2}, {"protect": (5, 9)}):
         with pytest.raises(UserError, match="differs"):
-            check(model, make_plan("bert", "received", **own), engine.run, LIMIT)
+            check(model, make_plan("bert", "received", **protection), engine.run, LIMIT)
     model.config.vocab_size, vocabulary = 10**6, model.config.vocab_size
     try:
-        feeds = draw(model.config, np.random.default_rng(0), [40, 40], 50, sown=(2, 5))
+        feeds = draw(model.config, np.random.default_rng(0), [40, 40], 50, special=(2, 5))
     finally:
         model.config.vocab_size = vocabulary
     for token in (2, 5):
@@ -227,11 +227,11 @@ def test_check_tries_pairs_and_protected_ids() -> None:
     assert (feeds["input_ids"][:, 40:] == 1).all()
 
 
-def test_check_draws_anew_when_a_choice_is_too_close() -> None:
+def test_check_draws_again_when_a_choice_is_too_close() -> None:
     """A probe of zeros ranks nothing: no batch could prove anything."""
     model, engine = make_model("bert"), exported("bert", "probe", "plain")[2]
     plan = make_plan("bert", "probe", probe=(0.0,) * 32)
-    with pytest.raises(UserError, match="hardly tell tokens apart"):
+    with pytest.raises(UserError, match="almost equal for all tokens"):
         check(model, plan, engine.run, LIMIT)
 
 
@@ -258,10 +258,10 @@ def make_bundle(folder: Path, *, plan: Plan | None) -> Path:
 
 def test_export_writes_a_bundle_that_belongs_together(tmp_path: Path) -> None:
     folder = make_bundle(tmp_path / "bundle", plan=make_plan("bert", "probe"))
-    said: list[str] = []
-    report = export(folder, int8=True, say=said.append)
+    lines: list[str] = []
+    report = export(folder, int8=True, say=lines.append)
     assert report["checked"]["fp32"]["worst"] <= 1
-    assert len(said) == 3
+    assert len(lines) == 3
     manifest = Manifest.load(folder)
     for graph in ("onnx/model.onnx", "onnx/model_int8.onnx"):
         manifest.verify(folder, graph)
@@ -323,8 +323,8 @@ def test_no_segments_where_the_tokenizer_tells_none(tmp_path: Path) -> None:
     pair = ("w1 w2 w3 w4", "w5 w6 w7")
     attach(model, plan)
     with torch.inference_mode():
-        wanted = model(**tokenizer(*pair, return_tensors="pt")).logits.numpy()
-    assert np.abs(Runner(tmp_path / "b")([pair]) - wanted).max() < 1e-3
+        expected = model(**tokenizer(*pair, return_tensors="pt")).logits.numpy()
+    assert np.abs(Runner(tmp_path / "b")([pair]) - expected).max() < 1e-3
 
 
 def test_weights_beside_the_graph_when_they_are_too_large(
