@@ -105,7 +105,7 @@ def test_the_gradient_stays_on_the_constraint() -> None:
 def test_what_is_left_meets_the_budget(budget: str, seed: int) -> None:
     sizes = Sizes(layers=6, width=48, heads=6, inner=192)
     selector = shuffled(make_selector(budget, sizes), seed)
-    masks = selector.settled()
+    masks = selector.final()
     kept = masks.kept()
     left = replace(
         sizes,

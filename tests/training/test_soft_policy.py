@@ -436,9 +436,9 @@ def test_scores_are_seen_in_distilled_layers_only() -> None:
     own = policy(Learn, selector(), "received", distilled=frozenset({1}))
     attach_policy(model, own)
     logits(model, TEXTS)
-    assert list(own.seen) == [1]
+    assert list(own.rankings) == [1]
     # rank_loss reads the teacher at the original places of the rows that were there
-    seen = own.seen[1]
+    seen = own.rankings[1]
     teacher = torch.randn(4, 24, 1, dtype=torch.float64)
     live = seen.tokens.alive & ~seen.tokens.protected
     target = torch.stack([teacher[b, seen.tokens.index[b], 0] for b in range(4)])

@@ -1,4 +1,4 @@
-"""Methods: how a plan is found. One frozen dataclass each, in a file that reads like its paper; its
+"""Methods: how a plan is found. Each is a frozen dataclass in a file that reads like its paper; its
 fields are the method's settings."""
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from toprune.methods.transkimmer import Transkimmer
 from toprune.training.job import Method
 
 METHODS: dict[str, Any] = {
-    kind.NAME: kind
-    for kind in (
+    method.NAME: method
+    for method in (
         Top,
         PowerBert,
         Ltp,
@@ -40,14 +40,14 @@ METHODS: dict[str, Any] = {
 
 
 def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
-    """The method of that name; settings that it does not have are refused."""
+    """Make the method of that name. Settings that it does not have are refused."""
     if name not in METHODS:
         raise UserError(f"method '{name}' is not known; there are: {', '.join(METHODS)}")
     known = [field.name for field in fields(METHODS[name])]
-    odd = [key for key in settings or {} if key not in known]
-    if odd:
+    unknown = [key for key in settings or {} if key not in known]
+    if unknown:
         raise UserError(
-            f"the method {name} has no such setting ({', '.join(odd)}); "
+            f"the method {name} has no such setting ({', '.join(unknown)}); "
             f"it has: {', '.join(known) or 'none'}"
         )
     return METHODS[name](**(settings or {}))

@@ -1,20 +1,20 @@
 """LAT, the Length-Adaptive Transformer (ACL'21): LengthDrop and an evolutionary search.
 
-Read beside the paper. *LengthDrop* trains one set of weights for all schedules: of every batch the
-full model learns what is to be said, then a few sub-models (random schedules, and the smallest:
-"sandwich") learn to say what the full one has just said. The *search* then looks among schedules,
-without training, for those that nobody beats in both MACs and answers. So one training serves any
-budget: the front is in the report (`front`), and the budget picks from it.
+Read beside the paper. *LengthDrop* trains one set of weights for all schedules: on every batch the
+full model learns from its targets, then a few sub-models (random schedules, and the smallest one:
+"sandwich") learn from the output of the full model. The *search* then looks, without training, for
+the schedules that no other beats in both MACs and answers. So one training serves any budget: the
+front is in the report (`front`), and the budget picks from it.
 
 Ours: lengths are shares of the text's own length, not of the padded maximum; the full pass learns
-from the dense model, as everywhere in this house; sub-models learn by KL(full || sub), where the
-published code has it reversed, and by MSE in regression, where that code gives them nothing; the
-smallest sub-model is at least as small as the budget asks. There is no LayerDrop: a layer that is
-left out of a sub-model is no token pruning. The search is judged by how far answers are from the
-dense model's on a few hundred training texts, not by the score on a reported set.
+from the dense model, as in all methods here; sub-models learn by KL(full || sub), where the
+published code has it reversed, and by MSE in regression, where that code gives them no loss; the
+smallest sub-model is at least as small as the budget needs. There is no LayerDrop, because to leave
+out a layer is not token pruning. The search minimises the distance to the dense model's answers on
+a few hundred training texts; it does not look at the score on a reported set.
 
 The paper's 30 iterations (20 seeds, 30 mutations and 30 crossovers each) are some 1800 passes over
-the development set. Here it is 60 over 256 texts, twice what `calibrate` takes.
+the development set. Here it is 60 passes over 256 texts, twice what `calibrate` takes.
 """
 
 import json
@@ -46,7 +46,7 @@ from toprune.training.stages import CALIBRATION_TEXTS, once, probes_of, soft_sta
 
 NEAREST = 8  # members of the front that are repaired to the budget and judged once more
 
-Gene = tuple[float, ...]  # (P,): of all tokens, the share that each layer from `first` on leaves
+Gene = tuple[float, ...]  # (P,): the share of all tokens that each layer from `first` on keeps
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Lat(Method):
             raise UserError(f"LAT's search needs a population, not one of {self.population}")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        """LengthDrop, then the search; without epochs the search alone, on the dense model."""
+        """LengthDrop, then the search; without epochs only the search, on the dense model."""
         schedules = Schedules(self, job)
         if job.training.soft_epochs == 0:
             outcome = Outcome(job, schedules.best()[0])
@@ -92,13 +92,13 @@ class Lat(Method):
         return replace(outcome, extra={"front": [vars(m) for m in schedules.front()]})
 
     def children(self, genes: Sequence[Gene], rng: np.random.Generator) -> list[Gene]:
-        """Of one iteration; parents are drawn anew for each."""
+        """The new genes of one iteration; each has parents of its own."""
 
         def parent() -> Gene:
             return genes[int(rng.integers(len(genes)))]
 
-        found = [mutated(parent(), self.mutation_rate, rng) for _ in range(self.mutations)]
-        return found + [crossed(parent(), parent()) for _ in range(self.crossovers)]
+        mutants = [mutated(parent(), self.mutation_rate, rng) for _ in range(self.mutations)]
+        return mutants + [crossed(parent(), parent()) for _ in range(self.crossovers)]
 
 
 def constant(rate: float, count: int) -> Gene:
@@ -107,12 +107,12 @@ def constant(rate: float, count: int) -> Gene:
 
 
 def drawn(drop: float, count: int) -> Gene:
-    """r_i ~ U[(1 - p) r_{i-1}, r_{i-1}], by torch's generator, which checkpoints know."""
+    """r_i ~ U[(1 - p) r_{i-1}, r_{i-1}], from torch's generator, whose state is in checkpoints."""
     return tuple((1 - drop * torch.rand(count)).cumprod(0).tolist())
 
 
 def mutated(gene: Gene, rate: float, rng: np.random.Generator) -> Gene:
-    """Each place, with that probability, anew between its neighbours."""
+    """Each entry is, with that probability, drawn again between its neighbours."""
     new = [1.0, *gene, 0.0]
     for i in range(1, len(new) - 1):
         if rng.random() < rate:
@@ -131,8 +131,8 @@ def plan_of(blank: Plan, gene: Gene) -> Plan:
 
 
 class LengthDrop(Learner):
-    """One pass with every token, which learns as ever, and one for each sub-model, with tokens
-    truly gone, which learns from that pass. `policy` keeps every token; the model has it."""
+    """One pass with every token, which learns as usual, and one pass with dropped tokens for each
+    sub-model, which learns from the first. The attached `policy` keeps every token."""
 
     def __init__(
         self,
@@ -141,39 +141,39 @@ class LengthDrop(Learner):
         *,
         submodels: Callable[[], Sequence[Plan]],
         policy: Follow,
-        **how: Any,
+        **options: Any,
     ):
-        super().__init__(model, task, **how)
+        super().__init__(model, task, **options)
         self.full, self.submodels = policy, submodels
 
-    def forward(self, *words: Any, **batch: Any) -> dict[str, Tensor]:
+    def forward(self, *args: Any, **batch: Any) -> dict[str, Tensor]:
         """The mean of all losses."""
-        found = super().forward(*words, **batch)
+        result = super().forward(*args, **batch)
         inputs = {name: x for name, x in batch.items() if not name.startswith("teacher_")}
-        said, mask = found["logits"].detach(), batch["attention_mask"]
-        losses, run = [found["loss"]], attached(self.model)
+        full, mask = result["logits"].detach(), batch["attention_mask"]
+        losses, run = [result["loss"]], attached(self.model)
         assert run is not None
         try:
             for plan in self.submodels():
                 run.policy = Follow(plan)
                 logits, _ = task_outputs(self.model, self.task, inputs)  # (B, C) or (B, S, C)
-                losses.append(self.task.distill_loss(logits, said, mask))
+                losses.append(self.task.distill_loss(logits, full, mask))
         finally:
             run.policy = self.full
-        return found | {"loss": torch.stack(losses).mean()}
+        return result | {"loss": torch.stack(losses).mean()}
 
 
 @dataclass(frozen=True)
 class Member:
-    """A schedule that was tried."""
+    """A schedule that the search has tried."""
 
     keep: Gene
     reduction: float  # of executed MACs on the user's lengths
-    divergence: float  # from the dense model's answers, as `evaluation.distance` has it
+    divergence: float  # from the dense model's answers (`evaluation.distance`)
 
 
 def front_of(members: Iterable[Member]) -> list[Member]:
-    """Who is nearer to the dense model than all that are as cheap, from cheap to dear."""
+    """Members nearer to the dense model than all that are as cheap, from cheap to expensive."""
     front: list[Member] = []
     for member in sorted(members, key=lambda m: (-m.reduction, m.divergence)):
         if not front or member.divergence < front[-1].divergence:
@@ -182,8 +182,8 @@ def front_of(members: Iterable[Member]) -> list[Member]:
 
 
 class Schedules:
-    """Of one run: those to train with, and the search for the best. Made before training, since
-    the yardstick is what the model says then; judged is the model as it has become."""
+    """The schedules of a run: those for training, and the search for the best one. Made before
+    training, because the search compares the trained model with the outputs of the dense one."""
 
     def __init__(self, settings: Lat, job: Job):
         self.settings, self.job, self.sizes = settings, job, sizes_of(job.model)
@@ -195,17 +195,17 @@ class Schedules:
         self.drop = max(settings.drop, 1 - self.rate(1 / job.budget.reduction))
 
     def submodels(self) -> list[Plan]:
-        """For one batch: a few at random, and the smallest."""
+        """Plans for one batch: a few at random, and the smallest one."""
         genes = [drawn(self.drop, self.count) for _ in range(self.settings.sandwich)]
         genes.append(constant(1 - self.drop, self.count))
         return [plan_of(self.blank, gene) for gene in genes]
 
     def best(self) -> tuple[Plan, float]:
-        """The best plan for the budget, and the reduction that it had before its repair: who of
-        the nearest few is best is open until all of them cost the same."""
-        asked = self.job.budget.reduction
-        near = sorted(self.front(), key=lambda m: abs(math.log(m.reduction / asked)))[:NEAREST]
-        best, plan, expected = math.inf, None, asked
+        """The best plan for the budget, and its reduction before the repair. The members nearest to
+        the budget can be compared only when all of them cost the same."""
+        target = self.job.budget.reduction
+        near = sorted(self.front(), key=lambda m: abs(math.log(m.reduction / target)))[:NEAREST]
+        best, plan, expected = math.inf, None, target
         with bar("choosing a schedule", len(near)) as advance:
             for member in near:
                 repaired = self.job.repaired(plan_of(self.blank, member.keep))
@@ -217,7 +217,7 @@ class Schedules:
         return plan, expected
 
     def front(self) -> list[Member]:
-        """From `front.json`; the first process searches where it is not there."""
+        """The front in `front.json`; where it does not exist, the first process searches."""
         path = self.job.work / "front.json"
 
         def search() -> None:
@@ -229,18 +229,18 @@ class Schedules:
         return [Member(**member | {"keep": tuple(member["keep"])}) for member in members]
 
     def evolved(self) -> list[Member]:
-        chosen, rng = self.settings, np.random.default_rng(self.job.training.seed)
-        passes = chosen.iterations * (chosen.mutations + chosen.crossovers)
-        with bar("searching", chosen.population + passes) as advance:
+        settings, rng = self.settings, np.random.default_rng(self.job.training.seed)
+        passes = settings.iterations * (settings.mutations + settings.crossovers)
+        with bar("searching", settings.population + passes) as advance:
             tried: set[Gene] = set()
             front = self.grown([], self.seeds(), tried, advance)
-            for _ in range(chosen.iterations):
-                born = chosen.children([member.keep for member in front], rng)
-                front = self.grown(front, born, tried, advance)
+            for _ in range(settings.iterations):
+                children = settings.children([member.keep for member in front], rng)
+                front = self.grown(front, children, tried, advance)
         return front
 
     def seeds(self) -> list[Gene]:
-        """Constant rates, evenly spaced in MACs from all to the least."""
+        """Constant rates, evenly spaced in MACs between all of them and the fewest possible."""
         shares = np.linspace(1, self.share(0), self.settings.population + 2)[1:-1]
         return [constant(self.rate(share), self.count) for share in shares.tolist()]
 
@@ -256,7 +256,7 @@ class Schedules:
     def grown(
         self, front: list[Member], genes: Iterable[Gene], tried: set[Gene], advance: Advance
     ) -> list[Member]:
-        """The front with those of the genes that belong there."""
+        """The front together with those genes that belong to it."""
         for gene in genes:
             gene = tuple(float(notch(share)) for share in gene)
             if gene not in tried:
@@ -270,12 +270,12 @@ class Schedules:
         return front
 
     def divergence(self, plan: Plan, limit: float = math.inf) -> float:
-        """From the dense model's answers. No term is negative: a sum that has reached the limit
-        will not come below it, and the rest is not asked for."""
+        """Distance to the dense model's answers. No term is negative, so a sum that has reached the
+        limit needs no further batches."""
         job, total = self.job, 0.0
         for batch, dense in zip(self.batches, self.dense, strict=True):
-            said = batch_outputs(job.model, job.task, [batch], plan)
-            total += distance(job.task, said, [dense], [batch])
+            outputs = batch_outputs(job.model, job.task, [batch], plan)
+            total += distance(job.task, outputs, [dense], [batch])
             if total >= limit:
                 break
         return total

@@ -3,13 +3,13 @@
 Read beside the paper. A token stays while the attention that it receives (mean over heads and
 queries) is at least the layer's threshold, so easy and long texts lose more tokens than others. In
 the soft stage a state is multiplied by sigmoid((score - theta_l) / tau), and lambda * sum_l
-mean(mask) pushes the thresholds up; then they are frozen and the weights are trained with the
-others truly gone.
+mean(mask) pushes the thresholds up; then they are frozen, and the weights are trained with the
+other tokens really dropped.
 
 Ours: scores are divided by the live queries, not by the padded length, so that thresholds mean the
 same whatever the padding; the first token never leaves; lambda follows the budget
 (`common.py`); and one factor of all thresholds is bisected until the texts execute the budget
-on average, after either stage, because weights that move let scores move.
+on average. This is done after each stage, because scores move with the weights.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from toprune.training.settings import Stage, setting
 from toprune.training.stages import CALIBRATION_TEXTS, soft_stage
 from toprune.training.thresholds import meet
 
-LAMBDA = 0.1  # at the start: what its README gives
+LAMBDA = 0.1  # at the start: as in its README
 LARGEST = 1.0  # lambda: above this the weights would learn little else
 LEAST = 1e-5  # of a threshold
 
@@ -80,7 +80,7 @@ class Ltp(Method):
 
 
 class Thresholds(Coefficient):
-    """theta_l = final * l / L + delta_l, and the coefficient that holds them to the budget."""
+    """theta_l = final * l / L + delta_l, and the coefficient that leads them to the budget."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Thresholds(Coefficient):
         self.register_buffer("base", self.final * layers / sizes.layers)  # (P,)
         self.delta = nn.Parameter(torch.zeros(len(layers)))
         self.shares: Tensor
-        self.register_buffer("shares", torch.ones(len(layers)))  # alive after each, recently
+        self.register_buffer("shares", torch.ones(len(layers)))  # alive, moving average
         self.kept: list[Tensor] = []  # this pass: mean soft mask of each layer
         self.SPAN = self.final  # how far a threshold has to move
 
@@ -113,7 +113,7 @@ class Thresholds(Coefficient):
         return [torch.ones(())] * self.settings.first + list(self.shares.unbind())
 
     def penalty(self) -> Tensor:
-        """lambda * sum_l mean(mask_l); lambda moves on the way."""
+        """lambda * sum_l mean(mask_l); lambda takes a step, too."""
         return self.step_lambda() * torch.stack(self.kept).sum()
 
     def plan(self, blank: Plan) -> Plan:
@@ -125,7 +125,7 @@ class Thresholds(Coefficient):
 
 
 class SoftThreshold(Policy):
-    """The policy of the soft stage: every token stays, its state multiplied by how surely."""
+    """The policy of the soft stage: every token stays, its state multiplied by its soft mask."""
 
     def __init__(self, selector: Thresholds, protection: Protection = UNPROTECTED):
         self.selector, self.protection = selector, protection
@@ -147,7 +147,7 @@ class SoftThreshold(Policy):
         mask = (above / selector.settings.temperature).sigmoid().masked_fill(tokens.protected, 1.0)
         live = tokens.alive.to(mask)
         selector.kept.append((mask * live).sum() / live.sum())
-        # who has passed every threshold so far
+        # the product of all masks so far
         passed = mask.detach() if tokens.total is None else tokens.total * mask.detach()
         with torch.no_grad():
             share = (passed * live).sum() / live.sum()

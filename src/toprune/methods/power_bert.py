@@ -3,8 +3,8 @@
 Read beside the paper. Tokens are ranked by the attention they receive; a layer's *soft-extract*
 vector r_l in [0, 1], indexed by rank, multiplies the states after attention. The configuration
 search trains r with the weights under task loss + lambda * sum_l l * ||r_l||_1; layer l then keeps
-as many tokens as r_l has mass, never more than the one before, and the model is trained again with
-the others truly gone.
+as many tokens as r_l has mass, never more than the layer before, and the model is trained again
+with the other tokens really dropped.
 
 Ours: ranks are bins of the text's own length, not of the padded maximum, so that short texts are
 pruned too; the first token is never scaled; lambda follows the budget (`common.py`), and
@@ -43,8 +43,7 @@ class PowerBert(Method):
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        """The configuration search; without epochs for it, the best schedule for the dense
-        model."""
+        """The configuration search; without epochs, the best schedule for the dense model."""
         if job.training.soft_epochs == 0:
             return Outcome(job, calibrated(job))
 
@@ -66,7 +65,7 @@ class PowerBert(Method):
 
 
 class SoftExtract(Coefficient):
-    """The vectors r while they are learned, and the coefficient that holds them to the budget."""
+    """The vectors r while they are learned, and the coefficient that leads them to the budget."""
 
     SPAN: ClassVar[float] = 1.0  # from kept to gone
 
@@ -90,18 +89,18 @@ class SoftExtract(Coefficient):
             self.r.clamp_(0, 1)
 
     def ratios(self) -> list[Tensor]:
-        """What each layer's mass keeps, never more than before."""
+        """The mass of each layer, never more than before."""
         mass = self.r.clamp(0, 1).mean(1).cummin(0).values  # (P,)
         one = torch.ones((), dtype=mass.dtype)
         return [one] * self.settings.first + list(mass.unbind())
 
     def penalty(self) -> Tensor:
-        """lambda * sum_l l * ||r_l||_1, layers counted from one; lambda moves on the way."""
+        """lambda * sum_l l * ||r_l||_1, layers counted from one; lambda takes a step, too."""
         number = torch.arange(1, len(self.r) + 1) + self.settings.first  # (P,)
         return self.step_lambda() * (number * self.r.abs().sum(1)).sum()
 
     def plan(self, blank: Plan, probes: Tensor | None) -> Plan:
-        """Retention: as many tokens as there is mass."""
+        """Every layer keeps as many tokens as it has mass."""
         shares = [share.item() for share in self.ratios()][self.settings.first :]
         steps = tuple(Step(i + self.settings.first, notch(r)) for i, r in enumerate(shares))
         return replace(blank, steps=steps, probe=probe_of(probes, blank.score, [steps[0].layer]))
@@ -144,5 +143,5 @@ class Extract(Policy):
         bins = (tokens.rank * settings.bins // tokens.n[:, None]).clamp(max=settings.bins - 1)
         scale = self.selector.r[layer - settings.first][bins].masked_fill(tokens.protected, 1.0)
         if self.score == "received":
-            tokens = replace(tokens, rank=None)  # ranked anew in every layer
+            tokens = replace(tokens, rank=None)  # ranked again in every layer
         return Drop(None, tokens, scale)

@@ -1,7 +1,7 @@
-"""TR-BERT (NAACL'21): two selectors, one early and one half-way, say whether a token stays.
+"""TR-BERT (NAACL'21): two selectors, one early and one half-way, decide which tokens stay.
 
 Read beside the paper. A *selector* is p = sigmoid(W2 gelu(W1 h)), 32 wide. It first imitates a
-heuristic: tokens matter by |<d answer / d h_late, h_late - h>|, what their state will still become
+heuristic: tokens matter by |<d answer / d h_late, h_late - h>|, how far their state will still move
 in the direction that the answer depends on. Then (`samples`) it is trained by policy gradient
 beside the weights: every text is read several times with selections drawn by chance, the reward
 is -loss - alpha * (mean share kept), less its mean over the draws of the text. At inference tokens
@@ -9,8 +9,8 @@ stay where p >= 1/2, and their number adapts to the text.
 
 Ours: imitation needs no labels (the margin in place of the loss) and aims at the top tokens of the
 two-step schedule that meets the budget. By default that is all, and the epochs go to the weights:
-the policy gradient takes `samples` passes for one. It sets out from the imitation, which is why no
-draw is guided by the heuristic any more. alpha follows the budget (`common.py`), and one
+the policy gradient takes `samples` passes for one. It starts from the imitation, so no draw needs
+the heuristic as a guide. alpha follows the budget (`common.py`), and one
 factor of the odds at which tokens stay is bisected until the texts execute it on average.
 """
 
@@ -37,11 +37,11 @@ from toprune.training.learner import Learner
 from toprune.training.settings import Stage, setting
 from toprune.training.stages import PROBE_TEXTS, fitted_once, soft_stage
 
-ALPHA = 1.0  # at the start: of its scripts for classification
+ALPHA = 1.0  # at the start: as in its scripts for classification
 LARGEST = 10.0  # alpha
-SPAN = 0.09  # imitation has found the place, and the weights of a network move slowly
-TOKENS = 50_000  # that a selector is fitted to
-PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: over all tokens, at once, of Adam
+SPAN = 0.09  # small: imitation comes first, and the weights of a network move slowly
+TOKENS = 50_000  # on which a selector is fitted
+PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: passes, batch size, learning rate
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TrBert(Method):
         )
 
     def schedule(self, job: Job) -> Plan:
-        """Two steps, as steep as each other, that meet the budget."""
+        """Two equally steep steps that meet the budget."""
         layers = sorted({self.first, max(self.first, sizes_of(job.model).layers // 2 - 1)})
         steps = tuple(Step(layer, Fraction(1, 2**i)) for i, layer in enumerate(layers, 1))
         return job.repaired(replace(job.blank(), steps=steps, predictor=self.inner))
@@ -95,7 +95,7 @@ class TrBert(Method):
 def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
     """Fit every selector to the heuristic's top tokens at its layer, on the dense model."""
     batches = job.sample_batches(PROBE_TEXTS)
-    seen: dict[int, list[tuple[Tensor, Tensor]]] = {step.layer: [] for step in schedule.steps}
+    pairs: dict[int, list[tuple[Tensor, Tensor]]] = {step.layer: [] for step in schedule.steps}
     sizes = sizes_of(job.model)
     restore: Restore = "last" if reads_all(job.task, job.model.config) else "none"
     protection = replace(Protection.of(job), restore=restore)
@@ -107,25 +107,25 @@ def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
         with bar("fitting selectors", len(batches)) as advance:
             for batch in batches:
                 with torch.enable_grad():
-                    said = task_outputs(job.model, job.task, batch)[0]
-                    margin = job.task.margin(said, batch["attention_mask"]).sum()
+                    outputs = task_outputs(job.model, job.task, batch)[0]
+                    margin = job.task.margin(outputs, batch["attention_mask"]).sum()
                     (grad,) = torch.autograd.grad(margin, record.values[late])
                 assert record.tokens is not None
                 for step in schedule.steps:
                     state = record.values[step.layer].detach()
-                    matters = saliency(grad, record.values[late].detach(), state)
-                    wanted = chosen(matters, record.tokens, schedule, step)
+                    scores = saliency(grad, record.values[late].detach(), state)
+                    target = chosen(scores, record.tokens, schedule, step)
                     count = record.tokens.alive & ~record.tokens.protected
-                    seen[step.layer].append((state[count], wanted[count]))
+                    pairs[step.layer].append((state[count], target[count]))
                 advance()
     finally:
         detach(job.model).train(training)
     generator = torch.Generator().manual_seed(job.training.seed)
-    for layer, pairs in seen.items():
-        states, wanted = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        some = torch.randperm(len(states), generator=generator)[:TOKENS]
+    for layer, batches_of_layer in pairs.items():
+        states, targets = (torch.cat(parts) for parts in zip(*batches_of_layer, strict=True))
+        sample = torch.randperm(len(states), generator=generator)[:TOKENS]
         selector: Any = selectors[str(layer)]
-        fit(selector, states[some], wanted[some], generator)
+        fit(selector, states[sample], targets[sample], generator)
 
 
 def saliency(grad: Tensor, late: Tensor, state: Tensor) -> Tensor:
@@ -133,19 +133,19 @@ def saliency(grad: Tensor, late: Tensor, state: Tensor) -> Tensor:
     return (grad * (late - state)).sum(-1).abs()
 
 
-def chosen(matters: Tensor, tokens: Tokens, schedule: Plan, step: Step) -> Tensor:
-    """(B, S) one where a token is among those that the step would keep by this score."""
+def chosen(scores: Tensor, tokens: Tokens, schedule: Plan, step: Step) -> Tensor:
+    """(B, S): one for the tokens that the step would keep by this score, else zero."""
     k = torch.tensor([schedule.keep(step, int(n)) for n in tokens.n])  # (B,)
-    return (ranks(order(matters, tokens)) < k[:, None].to(matters.device)).to(matters.dtype)
+    return (ranks(order(scores, tokens)) < k[:, None].to(scores.device)).to(scores.dtype)
 
 
-def fit(selector: Predictor, states: Tensor, wanted: Tensor, generator: torch.Generator) -> None:
-    """Logistic regression, with a hidden layer: states (N, D), wanted (N,)."""
+def fit(selector: Predictor, states: Tensor, targets: Tensor, generator: torch.Generator) -> None:
+    """Logistic regression with a hidden layer: states (N, D), targets (N,)."""
     adam = torch.optim.Adam(selector.parameters(), lr=RATE)
     with torch.enable_grad():
         for _ in range(PASSES):
             for rows in torch.randperm(len(states), generator=generator).split(ROWS):
-                loss = F.binary_cross_entropy_with_logits(selector(states[rows]), wanted[rows])
+                loss = F.binary_cross_entropy_with_logits(selector(states[rows]), targets[rows])
                 adam.zero_grad()
                 loss.backward()
                 adam.step()
@@ -155,16 +155,16 @@ def fit(selector: Predictor, states: Tensor, wanted: Tensor, generator: torch.Ge
 
 
 class Draw(Policy):
-    """The policy of that stage: selectors draw who goes on, and remember how likely that was."""
+    """The policy of that stage: selectors draw which tokens stay; -log p of a draw is kept."""
 
     def __init__(self, selector: Predictors, job: Job):
         self.selector = selector
         self.protection = Protection.of(job)
-        self.unlikely: list[Tensor] = []  # of each selector (B,): -log p of its draw, token mean
+        self.surprise: list[Tensor] = []  # (B,) per selector: -log p of its draw, mean over tokens
         self.kept: list[Tensor] = []  # (B,): share of the text's tokens
 
     def begin(self) -> None:
-        self.unlikely, self.kept = [], []
+        self.surprise, self.kept = [], []
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
@@ -175,7 +175,7 @@ class Draw(Policy):
         stay = torch.rand_like(logits) < logits.sigmoid()
         nll = F.binary_cross_entropy_with_logits(logits, stay.to(logits), reduction="none")
         free = tokens.alive & ~tokens.protected
-        self.unlikely.append((nll * free).sum(1) / free.sum(1).clamp_min(1))
+        self.surprise.append((nll * free).sum(1) / free.sum(1).clamp_min(1))
         alive = tokens.alive & (stay | tokens.protected)
         self.kept.append(alive.sum(1) / tokens.n)
         self.selector.record(layer, alive.sum() / tokens.n.sum())
@@ -183,10 +183,10 @@ class Draw(Policy):
 
 
 class PolicyGradient(Learner):
-    """Every text is read `samples` times in a batch, each with another draw."""
+    """Reads every text `samples` times in a batch, each time with another draw."""
 
-    def __init__(self, model: Any, task: Any, *, samples: int, policy: Draw, **how: Any):
-        super().__init__(model, task, **how)
+    def __init__(self, model: Any, task: Any, *, samples: int, policy: Draw, **options: Any):
+        super().__init__(model, task, **options)
         self.draw, self.selector, self.samples = policy, policy.selector, samples
 
     def forward(
@@ -197,21 +197,22 @@ class PolicyGradient(Learner):
         teacher_states: Tensor | None = None,
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
-        """The weights learn the dense model's answers, the selectors which draws helped."""
+        """The weights learn the dense model's answers; the selectors learn which draws helped."""
         assert teacher_logits is not None
-        many = {name: x.repeat_interleave(self.samples, 0) for name, x in inputs.items()}
-        logits, _ = task_outputs(self.model, self.task, many)
+        repeated = {name: x.repeat_interleave(self.samples, 0) for name, x in inputs.items()}
+        logits, _ = task_outputs(self.model, self.task, repeated)
         rows = range(len(logits))
-        losses = torch.stack([self._loss(logits, teacher_logits, many, i) for i in rows])
+        losses = torch.stack([self._loss(logits, teacher_logits, repeated, i) for i in rows])
         alpha = self.selector.step_lambda()
-        kept, unlikely = torch.stack(self.draw.kept).mean(0), torch.stack(self.draw.unlikely).sum(0)
-        policy = (advantage(losses.detach(), kept, alpha, self.samples) * unlikely).mean()
+        kept = torch.stack(self.draw.kept).mean(0)
+        surprise = torch.stack(self.draw.surprise).sum(0)
+        policy = (advantage(losses.detach(), kept, alpha, self.samples) * surprise).mean()
         self.parts = {"distill": float(losses.detach().mean()), "policy": float(policy.detach())}
         return {"loss": losses.mean() + policy, "logits": logits}
 
-    def _loss(self, said: Tensor, wanted: Tensor, many: dict[str, Tensor], i: int) -> Tensor:
-        mask, j = many["attention_mask"][i : i + 1], i // self.samples
-        return self.task.distill_loss(said[i : i + 1], wanted[j : j + 1], mask)
+    def _loss(self, logits: Tensor, teacher: Tensor, repeated: dict[str, Tensor], i: int) -> Tensor:
+        mask, j = repeated["attention_mask"][i : i + 1], i // self.samples
+        return self.task.distill_loss(logits[i : i + 1], teacher[j : j + 1], mask)
 
 
 def advantage(losses: Tensor, kept: Tensor, alpha: Tensor, samples: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Transkimmer (ACL'22): a small network at every layer says of each token whether it stays.
+"""Transkimmer (ACL'22): a small network in every layer decides which tokens stay.
 
 Read beside the paper. The *predictor* of a layer reads a token's state: LN, Linear(d, d), LN, GELU,
 then keep or drop. In training the choice is drawn (Gumbel-softmax, hard, with a straight-through
@@ -6,13 +6,13 @@ gradient), a token that has left stays away, and lambda * (mean share kept over 
 the loss; model and predictors are trained together from the start. At inference the likelier choice
 counts, and the number of tokens adapts to the text.
 
-Ours: two outputs of which only the difference matters are one. Tokens leave after attention, as
-everywhere in this house, so the first predictor has seen one attention and none reads embeddings
-alone. Dropped keys are gone from the softmax, not zeroed after it (the author calls that a bug).
+Ours: the two outputs, of which only the difference matters, are one. Tokens leave after attention,
+as in all methods here, so the first predictor has seen one attention, and none reads embeddings
+alone. Dropped keys are removed from the softmax, not zeroed after it (the author calls that a bug).
 Padding is not counted, and inference draws nothing. lambda follows the budget (`common.py`),
 and one factor of the odds at which tokens stay is bisected until the texts execute the budget on
 average. Predictors start nearer to their decision than the paper's, which has thousands of steps to
-get there, and learn at a rate of their own. What they cost is counted.
+get there, and learn at a rate of their own. Their cost is counted.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from toprune.training.stages import soft_stage
 
 LAMBDA = 0.5  # at the start: as in its scripts
 LARGEST = 5.0  # lambda: above this the weights would learn little else
-SPAN = 30.0  # over the width: the wider a network, the further its answer moves at the same rate
+SPAN = 30.0  # over the width: the wider a network, the further its output moves at the same rate
 SMALL = 0.02  # spread of the last layer's weights at the start
 
 
@@ -72,16 +72,16 @@ class Transkimmer(Method):
 
 
 def start(predictor: Any, open_: float) -> None:
-    """Nearly all tokens stay to begin with."""
+    """Initialise the predictor so that nearly all tokens stay."""
     nn.init.normal_(predictor.keep.weight, std=SMALL)
     nn.init.constant_(predictor.keep.bias, open_)
 
 
 class Skimmers(Predictors):
-    kept: Sequence[Tensor] = ()  # this pass: the share that each layer leaves
+    kept: Sequence[Tensor] = ()  # share of tokens left after each layer in this pass
 
     def penalty(self) -> Tensor:
-        """lambda * mean over layers of the share that is left; lambda moves on the way."""
+        """lambda * mean over layers of the share that is left; lambda takes a step, too."""
         return self.step_lambda() * torch.stack(list(self.kept)).mean()
 
 
@@ -95,7 +95,7 @@ def drawn(logits: Tensor, temperature: float) -> Tensor:
 
 
 class Skim(Policy):
-    """The policy of the soft stage: every layer draws who goes on."""
+    """The policy of the soft stage: every layer draws which tokens stay."""
 
     def __init__(self, selector: Skimmers, job: Job, temperature: float):
         self.selector, self.temperature = selector, temperature

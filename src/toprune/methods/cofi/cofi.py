@@ -2,10 +2,10 @@
 
 Read beside the paper. Hard-concrete masks of four grains are learned together with the weights:
 attention heads, inner columns of the FFNs, the hidden dimension that all layers share, and whole
-layers. The dense model teaches: its answers, and the first token's state after each layer. In the
-end masks become yes or no, the soft values of those that stay are folded into the weights, all else
-is cut out, and the smaller model learns on. It is a dense model with a plan of no steps, and any
-other method can prune its tokens afterwards.
+layers. The dense model teaches its answers, and the first token's state after each layer. In the
+end masks become yes or no, the soft values of those that stay are folded into the weights, the rest
+is cut out, and the smaller model is trained further. It is a dense model with a plan without steps,
+and any other method can prune its tokens afterwards.
 
 Ours: the budget is of real FLOPs, not of parameters, and every step meets it by a shift of all
 masks (`hard_concrete.shift_to`), not by multipliers. Masks start in an order: what the dense
@@ -42,11 +42,11 @@ from toprune.training.settings import Stage, setting
 from toprune.training.stages import CALIBRATION_TEXTS, once, soft_stage, teacher_of
 from toprune.training.teacher import Teacher
 
-DENSE = 0.01  # sparsity at which a run sets out; at zero the shift would be infinite
+DENSE = 0.01  # sparsity at which a run starts; at zero the shift would be infinite
 STAYS = 1e3  # the log-alpha of a mask that no shift closes
 LATER = 20.0  # how much higher dimensions and layers start than heads and columns
 FAINTEST = 0.01  # soft value of what stays only because something must
-FURTHEST = 200.0  # an edge that all masks are above, or below but for those that stay
+FURTHEST = 200.0  # an edge: all masks are above its negative, and below it unless they always stay
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Cofi(Method):
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        """Masks and weights together, then the smaller model; without epochs for masks, what they
-        would set out from."""
+        """Learn masks and weights together, then train the smaller model; without epochs for masks,
+        take those that learning would start from."""
         family = family_of(job.model)
-        parts_of(job.model, family)  # or one line that says what can be cut
+        parts_of(job.model, family)  # refuses a family whose weights cannot be cut
         teacher, before = teacher_of(job), sizes_of(job.model)
         path, handles = job.work / "kept.json", list[Any]()
 
@@ -78,7 +78,7 @@ class Cofi(Method):
         def end(policy: Masking) -> tuple[Plan, float]:
             for handle in handles:
                 handle.remove()
-            masks = policy.selector.settled()
+            masks = policy.selector.final()
             fold(job.model, masks)
             if processes().is_main_process:
                 path.write_text(json.dumps(asdict(masks.kept())))
@@ -101,11 +101,11 @@ class Cofi(Method):
         return replace(outcome, job=slim, plan=slim.blank(), extra=extra)
 
     def selector(self, job: Job) -> "Selector":
-        """With masks in the order of what they are worth."""
+        """The masks, in the order of their use to the model."""
         sizes = sizes_of(job.model)
         selector = Selector(self, sizes, job.lengths, job.budget, job.restore)
         useful = saliency(job.model, job.task, job.sample_batches(CALIBRATION_TEXTS))
-        # Vectors are what an embedding model is for: theirs stay as wide as they are.
+        # The output of an embedding model is its vectors: they keep their width.
         selector.start(useful, hidden=self.hidden and not job.task.POOLS)
         selector.check_reach(job.budget)
         return selector
@@ -119,7 +119,7 @@ def matching(teacher: Teacher, kept: Kept) -> Teacher:
 
 
 class Masking(Follow):
-    """Every token stays; what is learned is which weights do."""
+    """Every token stays; the masks learn which weights stay."""
 
     def __init__(self, plan: Plan, selector: "Selector"):
         super().__init__(plan)
@@ -127,24 +127,24 @@ class Masking(Follow):
 
 
 class Matched(Learner):
-    """Learns from the teacher's states what the masks of the moment leave to learn."""
+    """Learns the teacher's states as far as the current masks are open."""
 
     def forward(
-        self, *words: Any, teacher_states: Tensor | None = None, **batch: Any
+        self, *args: Any, teacher_states: Tensor | None = None, **batch: Any
     ) -> dict[str, Tensor]:
         assert self.selector is not None
         self.selector.sample()
         if teacher_states is not None:
             masks: Masks = self.selector.drawn
             through = torch.cat(list(masks.layers)) > 0  # (L,)
-            # a layer that is passed by has the state of the one before it
-            own = (torch.arange(len(through), device=through.device) * through).cummax(0).values
-            teacher_states = teacher_states[:, own] * (masks.hidden > 0)
-        return super().forward(*words, teacher_states=teacher_states, **batch)
+            # a skipped layer has the state of the layer before it
+            source = (torch.arange(len(through), device=through.device) * through).cummax(0).values
+            teacher_states = teacher_states[:, source] * (masks.hidden > 0)
+        return super().forward(*args, teacher_states=teacher_states, **batch)
 
 
 class Selector(nn.Module):
-    """The masks while they are learned: `sample` for a forward pass, `settled` at the end."""
+    """The masks while they are learned: `sample` for a forward pass, `final` at the end."""
 
     SPAN: ClassVar[float] = hard_concrete.SPAN
     rank_weight: ClassVar[float] = 0.0  # no ranking is distilled
@@ -189,7 +189,7 @@ class Selector(nn.Module):
     def sample(self) -> None:
         """Draw all masks once for a forward pass; the batch shares them."""
         *soft, layers = (hard_concrete.sample(loga) for loga in self.logits())
-        # Straight-through, as ToP's gates: a layer is passed or not. Brackets: see there.
+        # Straight-through, as ToP's gates: a layer is skipped or not. Brackets: see there.
         self.drawn = self._masks([*soft, (layers > 0).to(layers) + (layers - layers.detach())])
 
     def logits(self) -> list[Tensor]:
@@ -207,7 +207,7 @@ class Selector(nn.Module):
         return []
 
     def log_values(self) -> dict[str, Tensor]:
-        """For the log: how much of each kind is expected to be open."""
+        """For the log: the expected share of each kind that is open."""
         names = ("hidden", "heads", "inner", "layers")
         shares = [hard_concrete.p_open(loga).mean() for loga in self.logits()]
         return {f"open_{name}": share for name, share in zip(names, shares, strict=True)}
@@ -215,22 +215,22 @@ class Selector(nn.Module):
     # -- the constraint ------------------------------------------------------------------------
 
     def macs(self, masks: Masks) -> Tensor:
-        """MACs of an example, in the mean, of what is open; or expected of masks that are open with
-        these probabilities: a product of independent numbers is expected to be the product. A layer
-        that is closed has no head and no column, and the last one, which is shorter, stays."""
-        each = tuple(
+        """Mean MACs of an example for the open parts; or expected MACs for masks that are open with
+        these probabilities, because the expectation of a product of independent numbers is the
+        product. A closed layer has no head and no column; the last one, which is shorter, stays."""
+        parts = tuple(
             (layer * heads.sum(), layer * inner.sum())
             for layer, heads, inner in zip(masks.layers, masks.heads, masks.inner, strict=True)
         )
         width: Any = masks.hidden.sum()
-        slim: Any = each
+        slim: Any = parts
         sizes = replace(self.sizes, width=width, head_width=self.sizes.head_size, slim=slim)
         n, n2 = (self.lengths.moment(power) / self.lengths.total for power in (1, 2))
         layers = self.sizes.layers
         return total_macs(sizes, [n] * layers, [n2] * layers, examples=1, restore=self.restore)
 
     def _sparsity(self, loga: Sequence[Tensor], shift: Tensor) -> Tensor:
-        p = self._masks([hard_concrete.p_open(own - shift) for own in loga])
+        p = self._masks([hard_concrete.p_open(values - shift) for values in loga])
         return 1 - self.macs(p).squeeze() / self.dense
 
     def sparsity(self) -> Tensor:
@@ -238,15 +238,15 @@ class Selector(nn.Module):
         return self._sparsity(self.logits(), torch.zeros(()))
 
     def penalty(self) -> Tensor:
-        return torch.zeros(())  # the shift is all
+        return torch.zeros(())  # the shift meets the target
 
     # -- the end -------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def settled(self) -> Masks:
-        """Zero below an edge, above it the value that a mask is most of the time (the published
-        code's). The edge is where what is open meets the budget; where it falls on a layer, a head
-        or a dimension, which are too large for that, columns make up for it."""
+    def final(self) -> Masks:
+        """Zero below an edge, and above it the value that a mask has most of the time (as in the
+        published code). At the edge the open parts meet the budget. Where it falls on a layer, a
+        head or a dimension, which are too large to meet it exactly, columns make up for it."""
         loga = self.logits()
         limit = self.dense * (1 - self.sparsity_target)
 
@@ -255,24 +255,24 @@ class Selector(nn.Module):
 
         edges = _bisect(lambda edge: macs(edge, edge), limit)
         tried = [(edge, _bisect(lambda fine, at=edge: macs(at, fine), limit)[1]) for edge in edges]
-        best = min(tried, key=lambda found: abs(macs(*found) - limit))
+        best = min(tried, key=lambda pair: abs(macs(*pair) - limit))
         values = self._masks(
-            [torch.sigmoid(0.8 * own / hard_concrete.BETA).clamp_min(FAINTEST) for own in loga]
+            [torch.sigmoid(0.8 * x / hard_concrete.BETA).clamp_min(FAINTEST) for x in loga]
         )
         open_ = self._above(loga, *best)
 
-        def of_each(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
-            return [a * b for a, b in zip(one, other, strict=True)]
+        def products(values: Sequence[Tensor], masks: Sequence[Tensor]) -> list[Tensor]:
+            return [a * b for a, b in zip(values, masks, strict=True)]
 
         return Masks(
             values.hidden * open_.hidden,
-            of_each(values.heads, open_.heads),
-            of_each(values.inner, open_.inner),
+            products(values.heads, open_.heads),
+            products(values.inner, open_.inner),
             open_.layers,
         )
 
     def _above(self, loga: Sequence[Tensor], edge: float, fine: float) -> Masks:
-        """Ones and zeros; `fine`: the edge of the columns. Something stays of every kind."""
+        """Ones and zeros; `fine` is the edge of the columns. At least one of every kind stays."""
         masks = self._masks(loga)
         return Masks(
             _best(masks.hidden, edge, self.sizes.head_size),  # no state is narrower than a head
@@ -282,7 +282,7 @@ class Selector(nn.Module):
         )
 
     def check_reach(self, budget: Budget) -> None:
-        """Say at once when nothing that may stay is small enough."""
+        """Refuse a budget that even the smallest model cannot meet."""
         least = self._above(list(self.loga), FURTHEST, FURTHEST)
         most = self.dense / float(self.macs(least))
         if budget.reduction > most:
@@ -293,13 +293,13 @@ class Selector(nn.Module):
 
 
 def _best(loga: Tensor, edge: float, least: int) -> Tensor:
-    """1 above the edge, and for the `least` highest whatever they are."""
+    """1 above the edge, and always for the `least` highest."""
     floor = loga.topk(min(least, len(loga))).values[-1]
     return ((loga > edge) | (loga >= floor)).float()
 
 
 def _bisect(macs: Callable[[float], float], limit: float) -> tuple[float, float]:
-    """Neighbouring edges with more MACs than the limit, and with no more."""
+    """Two neighbouring edges: one with more MACs than the limit, one without."""
     low, high = -FURTHEST, FURTHEST
     for _ in range(50):
         middle = (low + high) / 2

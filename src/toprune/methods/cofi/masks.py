@@ -1,11 +1,11 @@
-"""Multipliers on the parts of a model, while they are learned and when they are done.
+"""Masks that multiply the parts of a model, while they are learned and afterwards.
 
-A mask multiplies what a head says, what an inner column says, or one number of every state; a layer
-whose mask is zero is passed by. While they are learned, hooks on the modules do that: weights and
-class of the model stay as they are. When they are done they are folded into the weights, after
-which those that belong to zeros can be cut out (`slim.py`) and nothing changes: this is tested.
+A mask multiplies the output of a head, of an inner column, or one number of every state; a layer
+whose mask is zero is skipped. While masks are learned, hooks on the modules multiply: weights and
+class of the model stay as they are. Afterwards they are folded into the weights. Then the weights
+that belong to zeros can be cut out (`models/slim.py`) without any change of the output.
 
-Every state comes out of a norm, so that is where its numbers are masked. A norm looks only at those
+Every state comes out of a norm, so its numbers are masked there. A norm reads only the numbers
 whose mask is open, as it will when the others are gone (CoFi does so too).
 """
 
@@ -32,7 +32,7 @@ class Masks:
     layers: Sequence[Tensor]  # (1,) of each layer: 0 or 1
 
     def kept(self) -> Kept:
-        """What is not zero."""
+        """The parts whose mask is not zero."""
         layers = [i for i, open_ in enumerate(self.layers) if open_ > 0]
         return Kept(
             layers,
@@ -47,24 +47,24 @@ def _open(mask: Tensor) -> list[int]:
 
 
 def attach_masks(model: Any, masks: Callable[[], Masks]) -> list[Any]:
-    """Let the masks of the moment multiply in every forward pass; returns handles, to `remove`."""
+    """Let the current masks multiply in every forward pass; returns handles, to `remove`."""
     family, base = family_of(model), model.base_model
     parts, size = parts_of(model, family), sizes_of(model).head_size
 
     def multiply(module: nn.Module, mask: Callable[[], Tensor]) -> Any:
-        return module.register_forward_pre_hook(lambda _, given: (given[0] * mask(),))
+        return module.register_forward_pre_hook(lambda _, inputs: (inputs[0] * mask(),))
 
     def norm(module: nn.LayerNorm) -> Any:
         return module.register_forward_hook(
-            lambda _, given, __: masked_norm(module, given[0], masks().hidden)
+            lambda _, inputs, __: masked_norm(module, inputs[0], masks().hidden)
         )
 
-    def passed(layer: nn.Module, i: int) -> Any:
-        """First of the layer's hooks: transformers keeps hidden states by another."""
+    def skip(layer: nn.Module, i: int) -> Any:
+        """Before the layer's other hooks: transformers records hidden states in one of them."""
 
-        def blend(_: Any, given: Any, state: Tensor) -> Tensor:
+        def blend(_: Any, inputs: Any, state: Tensor) -> Tensor:
             through = masks().layers[i]
-            return through * state + (1 - through) * given[0]
+            return through * state + (1 - through) * inputs[0]
 
         return layer.register_forward_hook(blend, prepend=True)
 
@@ -80,12 +80,12 @@ def attach_masks(model: Any, masks: Callable[[], Masks]) -> list[Any]:
             multiply(parts.down(layer), lambda i=i: masks().inner[i]),
         ]
         if i < len(layers) - 1:  # the last one always stays, and may give one row for many
-            handles.append(passed(layer, i))
+            handles.append(skip(layer, i))
     return handles
 
 
 def masked_norm(norm: nn.LayerNorm, x: Tensor, mask: Tensor) -> Tensor:
-    """LayerNorm over those of the last dimension whose mask is open, multiplied by it."""
+    """LayerNorm over the numbers whose mask is open, multiplied by the mask."""
     open_ = (mask > 0).to(x.dtype)
     count = open_.sum(-1, keepdim=True)
     centred = (x - (x * open_).sum(-1, keepdim=True) / count) * open_
@@ -95,8 +95,8 @@ def masked_norm(norm: nn.LayerNorm, x: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fold(model: Any, masks: Masks) -> None:
-    """Into the weights, for good. A norm of the whole state would still see what is closed: cut
-    that out next."""
+    """Multiply the masks into the weights. A norm of the whole state would still read what is
+    closed, so cut that out next."""
     family = family_of(model)
     parts, size = parts_of(model, family), sizes_of(model).head_size
     norms = [parts.embedding_norm(model.base_model)]
@@ -112,29 +112,29 @@ def fold(model: Any, masks: Masks) -> None:
 
 
 def saliency(model: Any, task: Task, batches: Sequence[dict[str, Tensor]]) -> list[Tensor]:
-    """How much the answers depend on each mask, as the probe has it for tokens: the square of the
-    gradient of the answer's margin, summed over texts. Of hidden, heads, inner, layers."""
+    """How much the answers depend on each mask, as the probe measures it for tokens: the square of
+    the gradient of the answer's margin, summed over texts. For hidden, heads, inner, layers."""
     sizes = sizes_of(model)
     counts = [[sizes.width], *([getattr(x, n) for x in sizes.by_layer] for n in ("heads", "inner"))]
     counts.append([1] * sizes.layers)
-    found = [torch.zeros(sum(each)) for each in counts]
+    totals = [torch.zeros(sum(each)) for each in counts]
     masks: list[Masks] = []
     handles, training = attach_masks(model, lambda: masks[-1]), model.training
     model.eval()
     try:
         for batch in batches:
             rows = len(batch["attention_mask"])
-            ones = [torch.ones(rows, 1, len(x), requires_grad=True) for x in found]
+            ones = [torch.ones(rows, 1, len(x), requires_grad=True) for x in totals]
             (hidden,), *others = (
                 x.split(each, dim=-1) for x, each in zip(ones, counts, strict=True)
             )
             masks.append(Masks(hidden, *others))
             margin = task.margin(task_outputs(model, task, batch)[0], batch["attention_mask"])
             grads = torch.autograd.grad(margin.sum(), ones)
-            for total, grad in zip(found, grads, strict=True):
+            for total, grad in zip(totals, grads, strict=True):
                 total += grad.square().sum((0, 1))
     finally:
         for handle in handles:
             handle.remove()
         model.train(training)
-    return found
+    return totals
