@@ -231,6 +231,13 @@ def test_kept_by_length_as_counted():
     assert [row["kept"][1] for row in rows] == [5, 25, 45, 49]
 
 
+def test_kept_by_length_of_few_texts():
+    """Six of them, as many as a small file holds out: the last tenth begins behind the last one."""
+    counts = np.stack([np.arange(1, 7), np.arange(1, 7) // 2], 1)
+    rows = execution([1], counts=counts).kept_by_length()
+    assert [row["tokens"] for row in rows] == [1, 4, 6, 6]
+
+
 def test_the_masks_are_thinned_and_the_rest_stays():
     log = [{"step": i, "loss": 1.0, "gate_0": 0.5, "kept_0": 0.5} for i in range(200)]
     log += [{"step": 0, "loss": 2.0}]

@@ -76,6 +76,7 @@ class Execution:
             else:
                 ordered = self.counts[np.argsort(self.counts[:, 0], kind="stable")]
                 start, end = (round(at * len(ordered)) for at in (share - 0.05, share + 0.05))
+                start = min(start, len(ordered) - 1)  # there may be few texts
                 means = ordered[start : max(end, start + 1)].mean(0)
                 kept = [round(mean) for mean in means.tolist()]
             rows.append({"share": share, "tokens": kept[0], "kept": kept})
