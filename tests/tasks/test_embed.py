@@ -36,9 +36,9 @@ def test_settings():
 
 
 def test_fine_tuning_is_refused():
-    with pytest.raises(UserError, match="brought, not fine-tuned"):
+    with pytest.raises(UserError, match="not fine-tuned"):
         Embed().num_outputs(pairs([1.0]))
-    with pytest.raises(UserError, match="brought, not fine-tuned"):
+    with pytest.raises(UserError, match="not fine-tuned"):
         Embed().label_loss(torch.randn(2, 3), torch.zeros(2), MASK)
 
 

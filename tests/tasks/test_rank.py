@@ -129,7 +129,7 @@ def test_ranking():
     assert ranking([], []) == []
     with pytest.raises(UserError, match=r"2 queries.*one score"):
         ranking([0.1], ["a", "a"])
-    with pytest.raises(UserError, match=r"one score of every pair"):
+    with pytest.raises(UserError, match=r"one score for every pair"):
         ranking(np.zeros((2, 2)), ["a", "a"])
 
 
@@ -178,7 +178,7 @@ def test_heads():
     [
         (2, pairs(["q"]), "2 outputs.*num_labels=1"),
         (1, Examples(["q"]), "a query and a document.*name both columns"),
-        (1, pairs(["q"] * 3, [0.0, -1.0, 1.0]), r"row 2 .* -1\.0, but 0 is the least"),
+        (1, pairs(["q"] * 3, [0.0, -1.0, 1.0]), r"row 2 .* -1\.0, but it must be 0 or more"),
         (1, pairs(["q"] * 2, [0.0, float("nan")]), "row 2 .* nan"),
     ],
 )

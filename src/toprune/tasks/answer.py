@@ -1,7 +1,7 @@
 """Extractive question answering: the answer is a span of the context, or there is none.
 
 Texts are questions, pairs are contexts; a long context is read in windows. The rules of scoring are
-those of SQuAD's v2 script, which on v1.1's data gives what the v1.1 script gives.
+those of SQuAD's v2 script, which gives the same results on v1.1's data as the v1.1 script.
 """
 
 import re
@@ -41,9 +41,9 @@ class Answer(Task):
     stride: int = 128  # tokens of the context that one window shares with the next
     max_answer: int = 30  # tokens
     best: int = 20  # spans of a window that share the probability of an answer
-    no_answer: bool = False  # it may say that there is none (SQuAD v2)
-    # Where an answer cannot be a token that was dropped: with "zero" that has no state. It then
-    # leaves before the FFN, and more tokens fit the same budget. With "last" it may still be one.
+    no_answer: bool = False  # there may be no answer (SQuAD v2)
+    # State of a dropped token for the head. With "zero" it cannot be an answer; it leaves before
+    # the FFN, so more tokens fit the same budget. With "last" it still can be one.
     dropped: Literal["zero", "last"] = "last"
     # By how much "none" must beat the best span; fine-tuning and pruning choose it on train.
     threshold: float = 0.0
@@ -53,7 +53,7 @@ class Answer(Task):
     HEAD: ClassVar[str] = "answer"
     OUTPUTS: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     NUM_OUTPUTS: ClassVar[int | None] = 2
-    MAX_LENGTH: ClassVar[int | None] = 384  # not all that fit are of use
+    MAX_LENGTH: ClassVar[int | None] = 384  # more tokens do not help
     SCORE: ClassVar[Score | None] = "probes"  # an early layer knows too little to rank only once
     KEEPS_FIRST: ClassVar[bool] = True
     PAIR_ROLES: ClassVar[tuple[str, str] | None] = ("question", "context")
@@ -78,15 +78,16 @@ class Answer(Task):
         check_stride(self.stride)
         for name in ("max_answer", "best"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, which leaves no span; use 1 up")
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, which leaves no span; use 1 or more"
+                )
         if self.dropped not in ("zero", "last"):
             raise UserError(f"dropped tokens count as zero or last, not as '{self.dropped}'")
         if not isfinite(self.threshold):
-            raise UserError(f"a threshold of {self.threshold} is no number; 0 is usual")
+            raise UserError(f"a threshold of {self.threshold} is not a number; 0 is usual")
 
     @property
     def restore(self) -> Literal["zero", "last"]:
-        """With what a dropped token comes back for the head."""
         return self.dropped
 
     @property
@@ -98,17 +99,17 @@ class Answer(Task):
         return replace(self, threshold=best_threshold(self.statistics(outputs, rows, examples)))
 
     def head(self, examples: Examples) -> dict[str, Any]:
-        """A new head: what the config says of an old one (see `check_head`) is no longer true."""
+        """Forget the old head's name, which `check_head` would refuse."""
         return {"architectures": None}
 
     def check_head(self, config: Any, examples: Examples) -> None:
-        """Two outputs, and not those of a head that is known to mean something else.
+        """Refuse a head without two outputs, or one of another task.
 
-        A name of pre-training (BertForMaskedLM) proves nothing: a model keeps the one that it was
-        made from until it is saved.
+        A name of pre-training (BertForMaskedLM) proves nothing: a model keeps its first name until
+        it is saved.
         """
         if examples.pairs is None:
-            raise UserError("answers are found in a context; name its column, too")
+            raise UserError("answers are found in a context; name its column too")
         other = [name for name in config.architectures or [] if name.endswith(OTHER_HEADS)]
         if other:
             raise UserError(
@@ -122,17 +123,17 @@ class Answer(Task):
             )
 
     def target(self, row: "Row", label: Any) -> list[int]:
-        """First and last token of the first answer; the first token, twice, where the window does
-        not hold all of it."""
+        """First and last token of the first answer; [0, 0] if the window does not contain all of
+        it."""
         text, first = label[0] if label else ("", 0)
         first, text = first + len(text) - len(text.lstrip()), text.strip()
-        past = first + len(text)
+        end = first + len(text)
         starts, ends = _places(row).T
         inside = np.flatnonzero(starts >= 0)  # (m,) tokens of the context
-        if not text or not len(inside) or starts[inside[0]] > first or ends[inside[-1]] < past:
+        if not text or not len(inside) or starts[inside[0]] > first or ends[inside[-1]] < end:
             return [0, 0]
-        held = inside[(ends[inside] > first) & (starts[inside] < past)]
-        return [int(held[0]), int(held[-1])] if len(held) else [0, 0]
+        span = inside[(ends[inside] > first) & (starts[inside] < end)]
+        return [int(span[0]), int(span[-1])] if len(span) else [0, 0]
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """(B, S, 2) -> (B,): best minus second best token, of the start and of the end."""
@@ -143,31 +144,32 @@ class Answer(Task):
         return (best[:, 0] - best[:, 1]).sum(1)
 
     def log_shares(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
-        """As a start or as an end, whichever is likelier."""
-        return _log_shares(outputs, mask).amax(-1)
+        """As a start or as an end, whichever is more likely."""
+        return _log_softmax(outputs, mask).amax(-1)
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
         """KL(teacher || student) over live tokens, the mean of start and end; (B, S, 2).
 
-        Without a temperature: most tokens are no answer, and it would give them more to say."""
-        mine, wanted = _log_shares(student, mask), _log_shares(teacher, mask)
-        return (wanted.exp() * (wanted - mine)).sum(1).mean()
+        There is no temperature: it would give more weight to the many tokens that are no answer.
+        """
+        log_q, log_p = _log_softmax(student, mask), _log_softmax(teacher, mask)
+        return (log_p.exp() * (log_p - log_q)).sum(1).mean()
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         """Cross entropy over live tokens, the mean of start and end; (B, S, 2), labels (B, 2)."""
-        return -_log_shares(student, mask).gather(1, labels[:, None]).mean()
+        return -_log_softmax(student, mask).gather(1, labels[:, None]).mean()
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(N, 4): F1 and exact match of the best span; by how much "none" beats it; is "none"
-        right? Whether a span or "none" is told is left to `metrics`, which tries thresholds."""
+        """(N, 4): F1 and exact match of the best span; by how much "none" beats it; 1 if "none" is
+        right. `metrics` chooses between the span and "none", because it tries thresholds."""
         contexts, labels = examples.pairs or [], list[Any](examples.labels or [])
         statistics = []
-        heard = self._listen(outputs, rows, len(examples), spans=1)
-        for one, context, label in zip(heard, contexts, labels, strict=True):
-            said = _normalise(_cut(context, one.best)[0])
+        candidates = self._candidates(outputs, rows, len(examples), spans=1)
+        for found, context, label in zip(candidates, contexts, labels, strict=True):
+            answer = _normalise(_cut(context, found.best)[0])
             golds = [gold for gold in (_normalise(text) for text, _ in label) if gold] or [""]
-            f1, exact = max(_f1(said, gold) for gold in golds), said in golds
-            statistics.append((f1, exact, one.null - one.score, golds == [""]))
+            f1, exact = max(_f1(answer, gold) for gold in golds), answer in golds
+            statistics.append((f1, exact, found.null - found.score, golds == [""]))
         return np.array(statistics, np.float64).reshape(-1, 4)
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
@@ -184,33 +186,30 @@ class Answer(Task):
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
         """Share of the questions that get the same answer, letter by letter."""
-        contexts = examples.pairs or []
-        first, second = (
-            [
-                _cut(context, self._decide(heard))[0]
-                for heard, context in zip(
-                    self._listen(outputs, rows, len(examples), spans=1), contexts, strict=True
-                )
-            ]
-            for outputs in (one, other)
-        )
-        return _mean(np.array([a == b for a, b in zip(first, second, strict=True)]))
+
+        def answers(outputs: Outputs) -> list[str]:
+            candidates = self._candidates(outputs, rows, len(examples), spans=1)
+            pairs = zip(candidates, examples.pairs or [], strict=True)
+            return [_cut(context, self._decide(found))[0] for found, context in pairs]
+
+        same = [a == b for a, b in zip(answers(one), answers(other), strict=True)]
+        return _mean(np.array(same))
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Predictions:
-        """`answer`, its `start` and `end` (past it) in the context; "", -1 and -1 for none. `score`
-        is its share of the probability among the best spans of all windows and "none"."""
-        found = []
-        heard = self._listen(outputs, rows, len(texts), spans=self.best)
-        for one, (_, context) in zip(heard, texts, strict=True):
-            span = self._decide(one)
+        """`answer`, its `start` and `end` (exclusive) in the context; "", -1 and -1 for none.
+        `score` is its probability among the best spans of all windows and "none"."""
+        predictions = []
+        candidates = self._candidates(outputs, rows, len(texts), spans=self.best)
+        for found, (_, context) in zip(candidates, texts, strict=True):
+            span = self._decide(found)
             text, start, end = _cut(context, span)
-            scores = np.array([one.null, *one.spans.values()])
-            told = one.null if span is None else one.spans[span]
-            share = float(1 / np.exp(np.minimum(scores - told, 700)).sum())  # e^710 overflows
-            found.append({"answer": text, "score": share, "start": start, "end": end})
-        return found
+            scores = np.array([found.null, *found.spans.values()])
+            chosen = found.null if span is None else found.spans[span]
+            share = float(1 / np.exp(np.minimum(scores - chosen, 700)).sum())  # e^710 overflows
+            predictions.append({"answer": text, "score": share, "start": start, "end": end})
+        return predictions
 
     def changes(self, sides: SideBySide) -> list[Change]:
         """The gain is in F1."""
@@ -232,35 +231,37 @@ class Answer(Task):
             changes.append(Change(i, a["answer"], b["answer"], label, gain, around=a["start"]))
         return changes
 
-    def _decide(self, heard: "_Heard") -> Span | None:
-        is_silent = self.no_answer and heard.null - heard.score > self.threshold
-        return None if is_silent else heard.best
+    def _decide(self, found: "_Candidates") -> Span | None:
+        is_none = self.no_answer and found.null - found.score > self.threshold
+        return None if is_none else found.best
 
-    def _listen(self, outputs: Outputs, rows: Rows, count: int, *, spans: int) -> "list[_Heard]":
-        """What the windows of each of `count` texts say, with the best `spans` of each window."""
-        heard = [_Heard() for _ in range(count)]
+    def _candidates(
+        self, outputs: Outputs, rows: Rows, count: int, *, spans: int
+    ) -> "list[_Candidates]":
+        """Join the windows of each of `count` texts, with the best `spans` of each window."""
+        candidates = [_Candidates() for _ in range(count)]
         for logits, row in zip(outputs, rows, strict=True):
             logits = np.asarray(logits, np.float64)  # (n, 2)
-            one = heard[row.text]
-            one.null = min(one.null, float(logits[0].sum()))
+            found = candidates[row.text]
+            found.null = min(found.null, float(logits[0].sum()))
             for span, score in self._best_spans(logits, _places(row), spans):
-                if score > one.spans.get(span, -inf):
-                    one.spans.pop(span, None)  # of equal ones the first to reach that score wins
-                    one.spans[span] = score
-        return heard
+                if score > found.spans.get(span, -inf):
+                    found.spans.pop(span, None)  # the first span that reaches a score comes first
+                    found.spans[span] = score
+        return candidates
 
     def _best_spans(
         self, logits: np.ndarray, places: np.ndarray, count: int
     ) -> list[tuple[Span, float]]:
-        """The best of *all* spans that are short enough, best first; of equals the earlier one,
-        then the shorter. Pairing the best starts with the best ends, as is usual, can miss it."""
+        """The best of *all* spans that are short enough, best first. Equal scores: the earlier span
+        first, then the shorter. The usual search among the best starts and ends can miss it."""
         inside = np.flatnonzero(places[:, 0] >= 0)  # (m,) tokens of the context
         if not len(inside):
             return []
         start, end = logits[inside].T  # (m,)
         width = min(self.max_answer, len(inside))
         ends = sliding_window_view(np.append(end, np.full(width - 1, -inf)), width)  # (m, width)
-        scores = (start[:, None] + ends).ravel()  # (m * width,): of each start, by length
+        scores = (start[:, None] + ends).ravel()  # (m * width,): for each start, by length
         count = min(count, len(scores))
         least = np.partition(scores, -count)[-count]
         chosen = np.flatnonzero((scores >= least) & (scores > -inf))
@@ -272,11 +273,11 @@ class Answer(Task):
 
 
 @dataclass
-class _Heard:
-    """What all windows of one text say together."""
+class _Candidates:
+    """Spans and the score of "none", over all windows of one text."""
 
-    null: float = inf  # "none" is as sure as the window that doubts it most
-    spans: dict[Span, float] = field(default_factory=dict)  # in the order they were heard
+    null: float = inf  # the least over the windows: one that finds an answer decides
+    spans: dict[Span, float] = field(default_factory=dict)  # in the order they were found
 
     @property
     def best(self) -> Span | None:
@@ -288,15 +289,15 @@ class _Heard:
 
 
 def best_threshold(statistics: np.ndarray) -> float:
-    """The `threshold` that gives the best F1 on these statistics, the lowest one of equals."""
+    """The lowest threshold that gives the best F1 on these statistics."""
     return _try_thresholds(statistics, 0)[1]
 
 
 def _try_thresholds(statistics: np.ndarray, column: int) -> tuple[float, float]:
     """The best mean of a column and its threshold.
 
-    As the official script, but questions with equal scores are answered together or not at all, as
-    any threshold must: its result depends on their order.
+    Like the official script, but questions with equal scores are answered together or not at all,
+    as with any threshold; the script's result depends on their order.
     """
     if not len(statistics):
         return 0.0, 0.0
@@ -305,7 +306,7 @@ def _try_thresholds(statistics: np.ndarray, column: int) -> tuple[float, float]:
     gains = np.cumsum(statistics[:, column] - statistics[:, 3])
     gains[:-1][gaps[:-1] == gaps[1:]] = -inf
     answered = int(np.argmax(gains))  # the last question that is answered
-    if not gains[answered] > 0:  # to answer none is best
+    if not gains[answered] > 0:  # it is best to answer none
         return _mean(statistics[:, 3]), float(np.nextafter(gaps[0], -inf))
     return _mean(statistics[:, 3]) + float(gains[answered]) / len(statistics), float(gaps[answered])
 
@@ -321,7 +322,7 @@ def _places(row: "Row") -> np.ndarray:
 
 
 def _cut(context: str, span: Span | None) -> tuple[str, int, int]:
-    """The text of a span and where it is; some tokenizers count the space before a word to it."""
+    """The text of a span and its place. Some tokenizers include the space before a word."""
     if span is None or not context[slice(*span)].strip():
         return "", -1, -1
     text = context[slice(*span)]
@@ -331,20 +332,20 @@ def _cut(context: str, span: Span | None) -> tuple[str, int, int]:
 
 
 def _normalise(text: str) -> str:
-    """Lower case without punctuation (ASCII's alone), articles and spare white space."""
+    """Lower case without ASCII punctuation, articles and extra white space."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
-def _f1(said: str, gold: str) -> float:
-    """Of the words that two normalised answers share; equality where one of them is empty."""
-    if not said or not gold:
-        return float(said == gold)
-    one, other = said.split(), gold.split()
-    shared = sum((Counter(one) & Counter(other)).values())
-    return 2 * shared / (len(one) + len(other))
+def _f1(answer: str, gold: str) -> float:
+    """F1 of the words that two normalised answers share; equality if one of them is empty."""
+    if not answer or not gold:
+        return float(answer == gold)
+    words, gold_words = answer.split(), gold.split()
+    shared = sum((Counter(words) & Counter(gold_words)).values())
+    return 2 * shared / (len(words) + len(gold_words))
 
 
-def _log_shares(logits: "Tensor", mask: "Tensor") -> "Tensor":
+def _log_softmax(logits: "Tensor", mask: "Tensor") -> "Tensor":
     """Log softmax over the live tokens (B, S, 2); 0 at padding, so that it adds nothing."""
     dead = mask[..., None] == 0  # (B, S, 1)
     return logits.masked_fill(dead, -inf).log_softmax(1).masked_fill(dead, 0)

@@ -123,21 +123,27 @@ class Task(Protocol):
         ...
 
     def log_shares(self, outputs: "Tensor", mask: "Tensor") -> "Tensor | None":
-        """(B, S): log of the share of the answer that each token is; None: no token is one."""
+        """(B, S): log probability that each token is the answer; None: tokens are not answers."""
         return None
 
-    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor": ...
-
-    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor": ...
-
-    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(units, k): all that the metrics must know of each unit, for a bootstrap to draw from."""
+    def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
+        """How far the student's outputs are from the teacher's."""
         ...
 
-    def metrics(self, statistics: np.ndarray) -> dict[str, float]: ...
+    def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
+        """How far the student's outputs are from the targets of a batch."""
+        ...
+
+    def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(units, k): what the metrics need of each unit. A bootstrap draws from these rows."""
+        ...
+
+    def metrics(self, statistics: np.ndarray) -> dict[str, float]:
+        """The metrics by name, from the rows of `statistics`."""
+        ...
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """How much two models give the same answers."""
+        """How far two models agree, 1 for the same answers."""
         ...
 
     def by_text(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
@@ -147,7 +153,17 @@ class Task(Protocol):
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Predictions:
-        """For people and programs, one for each text."""
+        """Answer texts, for people and programs.
+
+        Args:
+            outputs: of the model, one array for each row.
+            rows: the rows that the outputs belong to.
+            texts: the texts that the rows come from.
+            labels: names of classes or tags by id; None: ids are given.
+
+        Returns:
+            One dict for each text.
+        """
         ...
 
     def changes(self, sides: "SideBySide") -> "list[Change]":
@@ -161,7 +177,7 @@ class Task(Protocol):
 
 
 def by_text(outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
-    """(count, C): the mean over the windows of each text, every window counting alike."""
+    """(count, C): the mean over the windows of each text, with equal weights."""
     if not len(outputs):
         return np.zeros((0, 1), np.float32)
     stacked = np.asarray(outputs, np.float32)  # (rows, C)

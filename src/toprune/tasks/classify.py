@@ -1,7 +1,7 @@
 """One class per text or pair.
 
-The metrics are plain numpy on a confusion matrix, equal to scikit-learn's to the last digit that
-matters: a bootstrap calls them thousands of times, where scikit-learn's input checks take minutes.
+The metrics are plain numpy on a confusion matrix and equal scikit-learn's: a bootstrap calls them
+thousands of times, and scikit-learn's input checks would take minutes.
 """
 
 from collections.abc import Sequence
@@ -67,18 +67,13 @@ class Classify(Task):
         """Refuse a model whose head cannot mean these labels."""
         outputs = config.num_labels
         if outputs < 2 or config.problem_type in ("regression", "multi_label_classification"):
-            kind = config.problem_type or "regression"
+            problem = config.problem_type or "regression"
             raise UserError(
-                f"the model's head has {outputs} output(s) for {kind}, not one per class; "
+                f"the model's head has {outputs} output(s) for {problem}, not one per class; "
                 "use the task regress, rank or multilabel, or a model fine-tuned for classes"
             )
         self.check_labels(examples, outputs)
-        names, own = examples.label_names or [], class_names(config) or []
-        if fold(names) != fold(own) and set(fold(names)) == set(fold(own)):
-            raise UserError(
-                f"the data orders its classes {', '.join(names)}, the model {', '.join(own)}; "
-                "load the data with the model's label_names"
-            )
+        check_class_order(config, examples)
 
     def check_labels(self, examples: Examples, outputs: int) -> None:
         if examples.labels is not None and max(examples.labels) >= outputs:
@@ -94,16 +89,7 @@ class Classify(Task):
         return best[:, 0] - best[:, 1]
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
-        """T^2 KL(teacher || student) of logits (B, C) at temperature T (Hinton et al. 2015)."""
-        from torch.nn import functional as F
-
-        loss = F.kl_div(
-            F.log_softmax(student / TEMPERATURE, -1),
-            F.log_softmax(teacher / TEMPERATURE, -1),
-            reduction="batchmean",
-            log_target=True,
-        )
-        return TEMPERATURE**2 * loss
+        return distill(student, teacher)
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         """Cross entropy of logits (B, C) with class ids (B,)."""
@@ -112,15 +98,15 @@ class Classify(Task):
         return F.cross_entropy(student, labels)
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(N, 3): the class, the predicted one, and how many classes there are."""
+        """(N, 3): the class, the predicted class, and the number of classes."""
         logits = by_text(outputs, rows, len(examples))
         labels = np.asarray(examples.labels, np.int64)
         count = np.full_like(labels, logits.shape[1])
         return np.stack([labels, logits.argmax(-1), count], 1)
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
-        """accuracy; f1 of class 1 (of two) or macro-F1 over the classes seen; Matthews'
-        correlation. What is 0/0 counts as 0: F1 without positives, Matthews of constant guesses."""
+        """accuracy; f1 of class 1 (of two) or macro-F1 over the classes that occur; Matthews'
+        correlation. 0/0 counts as 0: F1 without positives, Matthews of constant predictions."""
         true, predicted, classes = statistics[:, 0], statistics[:, 1], int(statistics[0, 2])
         pairs = true * classes + predicted
         table = np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
@@ -165,8 +151,32 @@ class Classify(Task):
         )
 
 
+def distill(student: "Tensor", teacher: "Tensor") -> "Tensor":
+    """T^2 KL(teacher || student) of logits (B, C) at temperature T (Hinton et al. 2015)."""
+    from torch.nn import functional as F
+
+    loss = F.kl_div(
+        F.log_softmax(student / TEMPERATURE, -1),
+        F.log_softmax(teacher / TEMPERATURE, -1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    return TEMPERATURE**2 * loss
+
+
+def check_class_order(config: Any, examples: Examples) -> None:
+    """Refuse data whose classes are the model's in another order."""
+    names, model_names = examples.label_names or [], class_names(config) or []
+    data, model = fold(names), fold(model_names)
+    if data != model and set(data) == set(model):
+        raise UserError(
+            f"the data orders its classes {', '.join(names)}, the model {', '.join(model_names)}; "
+            "load the data with the model's label_names"
+        )
+
+
 def class_names(config: Any) -> list[str] | None:
-    """The head's class names by id; None for the LABEL_0, LABEL_1 ... that stand for no name."""
+    """The head's class names by id; None for LABEL_0, LABEL_1 ..., which are no names."""
     names = [str(config.id2label[i]) for i in range(config.num_labels)]
     return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
 

@@ -1,6 +1,6 @@
-"""One vector per text, whose cosine with another's says how alike the texts are.
+"""One vector per text; the cosine of two vectors measures how similar the texts are.
 
-Only the direction of a vector means something, so every loss and score here looks at that alone.
+Only the direction of a vector has a meaning, so every loss and score here uses that alone.
 """
 
 from collections.abc import Sequence
@@ -21,24 +21,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-BROUGHT = (
-    "embedding models are brought, not fine-tuned here; give a model that makes sentence vectors "
-    "already (such as a sentence-transformers directory) and prune it without a label loss"
+NO_FINETUNE = (
+    "embedding models are not fine-tuned here; give a model that already makes sentence vectors "
+    "(such as a sentence-transformers directory) and prune it without a label loss"
 )
 
 
 @dataclass(frozen=True)
 class Embed(Task):
-    """A pair's texts are read apart: rows 0..N-1 are first texts, N..2N-1 second ones.
+    """The texts of a pair are read apart: rows 0..N-1 are first texts, N..2N-1 second ones.
 
-    The torch functions take vectors (B, D) that are pooled and not normalised; the numpy ones such
-    vectors (D,) as well, or the states of live tokens (n, D), which they pool.
+    The torch functions take vectors (B, D), the numpy ones vectors (D,): pooled, not normalised.
     """
 
     pooling: Literal["mean", "cls"] = "mean"
-    normalize: bool = True  # answers are of length one
-    # What a dropped token adds to a mean: nothing, or the state that it left with. A mean in which
-    # some are zeros points where the mean of the others does.
+    normalize: bool = True  # predicted vectors have length one
+    # What a dropped token adds to a mean: nothing, or its last state. Zeros do not change the
+    # direction of a mean.
     dropped: Literal["zero", "last"] = "zero"
 
     NAME: ClassVar[str] = "embed"
@@ -66,17 +65,17 @@ class Embed(Task):
 
     @property
     def reads_all(self) -> bool:
-        """A mean over all tokens needs those back that were dropped; cls reads the first alone."""
+        """A mean needs the dropped tokens back; cls reads only the first token."""
         return self.pooling == "mean"
 
     @property
     def restore(self) -> Literal["zero", "last"]:
-        """Zeros make a mean too short: where its length counts, dropped tokens come back."""
+        """Zeros make a mean too short, so without normalising dropped tokens come back."""
         return self.dropped if self.normalize else "last"
 
     def check_finetune(self) -> None:
-        """A good vector takes more than one loss."""
-        raise UserError(BROUGHT)
+        """Good vectors need more than one loss."""
+        raise UserError(NO_FINETUNE)
 
     def check_head(self, config: Any, examples: Examples) -> None:
         """Any encoder gives states to pool."""
@@ -88,10 +87,10 @@ class Embed(Task):
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
         """(B, D) -> (B,): the vector along one random direction, the same in every run.
 
-        Not its length: what makes a vector longer says nothing of where it points.
+        Not its length: that has nothing to do with the direction.
         """
-        along = np.random.default_rng(0).standard_normal(outputs.shape[1])
-        return outputs @ outputs.new_tensor(along / np.linalg.norm(along))
+        direction = np.random.default_rng(0).standard_normal(outputs.shape[1])
+        return outputs @ outputs.new_tensor(direction / np.linalg.norm(direction))
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
         """One minus the cosine of vectors (B, D)."""
@@ -100,14 +99,14 @@ class Embed(Task):
         return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
-        raise UserError(BROUGHT)
+        raise UserError(NO_FINETUNE)
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(N, 2): the cosine of the pair's vectors, the similarity wanted."""
+        """(N, 2): the cosine of the pair's vectors, and the label."""
         if examples.pairs is None or examples.labels is None:
             raise UserError(
                 "metrics of vectors need pairs of texts with a similarity; "
-                "name the second text's column and the label's"
+                "name the column of the second text and of the label"
             )
         one, other = np.split(by_text(outputs, rows, 2 * len(examples)), 2)
         return np.stack([_cosine(one, other), np.asarray(examples.labels, np.float64)], 1)
@@ -127,14 +126,14 @@ class Embed(Task):
         return float(_cosine(a, b).mean())
 
     def by_text(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
-        """(count, D), of length one if so set."""
+        """(count, D), of length one if `normalize` is set."""
         vectors = by_text(outputs, rows, count)
         return unit(vectors) if self.normalize else vectors
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Predictions:
-        """`vector`, of length one if so set."""
+        """`vector`, of length one if `normalize` is set."""
         return [{"vector": v} for v in self.by_text(outputs, rows, len(texts)).tolist()]
 
     def changes(self, sides: SideBySide) -> list[Change]:
@@ -151,7 +150,7 @@ class Embed(Task):
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """To length one; a vector of zeros stays as it is."""
+    """Scale vectors to length one; a vector of zeros stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths == 0, 1, lengths)
 

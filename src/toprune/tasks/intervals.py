@@ -1,4 +1,4 @@
-"""What answers are worth: metrics with intervals, paired tests. numpy alone, for the runtime."""
+"""Metrics with intervals, and paired tests. numpy alone, for the runtime."""
 
 from typing import Any
 
@@ -12,17 +12,35 @@ DRAWS = 1000  # bootstrap resamples
 def with_intervals(
     task: Task, statistics: np.ndarray, seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Every metric of the task with a 95 % bootstrap interval over its statistics (units, k)."""
-    value = task.metrics(statistics)
+    """Every metric of the task with a 95 % bootstrap interval.
+
+    Args:
+        task: computes the metrics.
+        statistics: (units, k), from `Task.statistics`.
+        seed: for the resamples.
+
+    Returns:
+        `value`, `low` and `high` by metric.
+    """
+    values = task.metrics(statistics)
     draws = [task.metrics(statistics[i]) for i in _resamples(len(statistics), seed)]
-    return {name: _summary(value[name], [d[name] for d in draws]) for name in value}
+    return {name: _summary(values[name], [d[name] for d in draws]) for name in values}
 
 
 def paired(
     task: Task, dense: np.ndarray, pruned: np.ndarray, tuned: Task | None = None, seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Pruned minus dense on the same units: difference, interval, two-sided bootstrap p. `tuned`:
-    the task with the pruned model's own settings, where they differ."""
+    """Every metric of the pruned model minus that of the dense model, on the same units.
+
+    Args:
+        task: computes the metrics.
+        dense, pruned: (units, k), from `Task.statistics`.
+        tuned: the task with the pruned model's settings, if they differ.
+        seed: for the resamples.
+
+    Returns:
+        `value`, `low`, `high` and the two-sided bootstrap `p` by metric.
+    """
     tuned = tuned or task
     a, b = task.metrics(dense), tuned.metrics(pruned)
     draws = [
@@ -36,11 +54,13 @@ def paired(
     return out
 
 
-def share(yes: int, of: int) -> dict[str, float]:
-    """A share with Wilson's 95 % interval, which a bootstrap cannot give of what never happened."""
-    value, z2 = yes / of, 1.959964**2
-    middle = (value + z2 / (2 * of)) / (1 + z2 / of)
-    reach = (z2 * (value * (1 - value) / of + z2 / (4 * of * of))) ** 0.5 / (1 + z2 / of)
+def share(count: int, total: int) -> dict[str, float]:
+    """A share with Wilson's 95 % interval; a bootstrap has none for events that never happened."""
+    value, z2 = count / total, 1.959964**2
+    middle = (value + z2 / (2 * total)) / (1 + z2 / total)
+    reach = (z2 * (value * (1 - value) / total + z2 / (4 * total * total))) ** 0.5 / (
+        1 + z2 / total
+    )
     return {"value": value, "low": max(0.0, middle - reach), "high": min(1.0, middle + reach)}
 
 

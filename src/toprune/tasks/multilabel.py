@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from toprune.data.examples import Examples
-from toprune.data.labels import fold
 from toprune.data.reads import TEXT_PAIRS, TEXTS, Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, by_text, check_stride
-from toprune.tasks.classify import class_names
+from toprune.tasks.classify import check_class_order
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Multilabel(Task):
-    classes: int = 0  # how many; a training target is a row of so many zeros and ones
+    classes: int = 0  # their number; a training target has as many zeros and ones
     thresholds: tuple[float, ...] | None = None  # least probability of each class; None: 0.5
     stride: int | None = None  # overlap of windows over long texts; None: they are cut off
 
@@ -94,12 +93,7 @@ class Multilabel(Task):
                 f"labels go up to {most}, but the model's head has {outputs} classes "
                 f"(0 to {outputs - 1}); fine-tune a head for these labels first (toprune finetune)"
             )
-        names, own = examples.label_names or [], class_names(config) or []
-        if fold(names) != fold(own) and set(fold(names)) == set(fold(own)):
-            raise UserError(
-                f"the data orders its classes {', '.join(names)}, the model {', '.join(own)}; "
-                "load the data with the model's label_names"
-            )
+        check_class_order(config, examples)
 
     def target(self, row: "Row", label: Any) -> Any:
         """One or zero for each class."""
@@ -108,18 +102,18 @@ class Multilabel(Task):
         return _multi_hot([label], self.classes)[0].astype(float).tolist()
 
     def margin(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
-        """(B, C) -> (B,): how far the logits are from turning a decision, over all classes."""
+        """(B, C) -> (B,): distance of the logits from their thresholds, summed over classes."""
         cuts = outputs.new_tensor(self._cuts(outputs.shape[1]))  # (C,)
         return (outputs - cuts).abs().sum(1)
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
         """KL(teacher || student) of the probabilities of logits (B, C), mean over texts and
-        classes: cross entropy less the teacher's own, so that 0 means the same answers."""
+        classes: cross entropy minus the teacher's entropy, so that 0 means the same answers."""
         from torch.nn import functional as F
 
-        wanted = teacher.sigmoid()
-        told = F.binary_cross_entropy_with_logits(student, wanted)
-        return told - F.binary_cross_entropy_with_logits(teacher, wanted)
+        target = teacher.sigmoid()
+        cross_entropy = F.binary_cross_entropy_with_logits(student, target)
+        return cross_entropy - F.binary_cross_entropy_with_logits(teacher, target)
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         """Binary cross entropy of logits (B, C) with ones and zeros (B, C)."""
@@ -128,18 +122,18 @@ class Multilabel(Task):
         return F.binary_cross_entropy_with_logits(student, labels.to(student.dtype))
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(N, 3 C + 1) of ones and zeros: the class was rightly chosen, wrongly chosen, missed, for
-        each class; and last, is the text's set of labels right as a whole?"""
+        """(N, 3 C + 1) of ones and zeros: true positive, false positive and false negative of each
+        class; and last, whether the whole set of labels is right."""
         chosen = self._choose(by_text(outputs, rows, len(examples)))  # (N, C)
         labels: Any = examples.labels
-        wanted = _multi_hot(labels, chosen.shape[1])
-        exact = (chosen == wanted).all(1, keepdims=True)
-        parts = [chosen & wanted, chosen & ~wanted, ~chosen & wanted, exact]
+        right = _multi_hot(labels, chosen.shape[1])
+        exact = (chosen == right).all(1, keepdims=True)
+        parts = [chosen & right, chosen & ~right, ~chosen & right, exact]
         return np.concatenate(parts, axis=1).astype(np.int8)
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
-        """F1 over all decisions; mean of the classes' F1, where a class that is neither wanted nor
-        chosen counts 0, as in scikit-learn; share of the texts whose whole set is right."""
+        """F1 over all decisions; mean of the classes' F1, where a class that never occurs counts 0,
+        as in scikit-learn; share of the texts whose whole set is right."""
         counts = statistics.sum(0, dtype=np.int64)
         right, wrong, missed = counts[:-1].reshape(3, -1)  # (C,) each
         involved = 2 * right + wrong + missed
@@ -157,7 +151,7 @@ class Multilabel(Task):
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Predictions:
-        """`labels`, the names or ids chosen, and `scores`, the probability of every one."""
+        """`labels`, the names or ids chosen, and `scores`, the probability of every class."""
         logits = by_text(outputs, rows, len(texts)).astype(np.float64)
         scores = np.exp(-np.logaddexp(0, -logits))  # sigmoid, without overflow
         names: Sequence[str | int] = labels or range(logits.shape[1])

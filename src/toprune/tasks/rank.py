@@ -1,7 +1,7 @@
-"""How well does a document answer a query? One logit per pair: a cross-encoder.
+"""How well a document answers a query: one logit per pair, from a cross-encoder.
 
-The candidates of a query are the pairs with the same query text. Distilling the teacher's scores
-needs no judgements, so unlabelled pairs are enough to prune.
+The candidates of a query are the pairs with the same query text. Distillation of the teacher's
+scores needs no labels, so unlabelled pairs are enough to prune.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ DOCUMENTS = (
     *("document", "passage", "doc", "text", "context", "answer", "sentence", "text_pair"),
     "sentence2",
 )
-TOP = 10  # how far down the list a reader looks
+TOP = 10  # documents that count in nDCG and MRR
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Rank(Task):
         bad = [i for i, label in enumerate(labels) if not label >= 0]
         if bad:
             raise UserError(
-                f"row {bad[0] + 1} has a relevance of {labels[bad[0]]}, but 0 is the least; "
+                f"row {bad[0] + 1} has a relevance of {labels[bad[0]]}, but it must be 0 or more; "
                 "write documents that are not relevant as 0"
             )
 
@@ -80,7 +80,7 @@ class Rank(Task):
         return outputs[:, 0]
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
-        """Mean squared error of logits (B, 1): a list keeps its order when its scores stay."""
+        """Mean squared error of logits (B, 1): equal scores keep the order of a list."""
         from torch.nn import functional as F
 
         return F.mse_loss(student, teacher)
@@ -88,29 +88,29 @@ class Rank(Task):
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         """Binary cross entropy of logits (B, 1) with the relevance (B,), clipped to [0, 1].
 
-        So every grade from 1 on is simply relevant here; grades count in nDCG alone.
+        So every grade from 1 up means relevant here; grades count only in nDCG.
         """
         from torch.nn import functional as F
 
-        wanted = labels.to(student.dtype).clamp(0, 1)
-        return F.binary_cross_entropy_with_logits(student[:, 0], wanted)
+        relevant = labels.to(student.dtype).clamp(0, 1)
+        return F.binary_cross_entropy_with_logits(student[:, 0], relevant)
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
         """(Q, 3): nDCG@10, reciprocal rank at 10 and average precision of each query.
 
-        A query without a relevant candidate is left out: no order of its documents is better than
-        another. What the first stage missed does not count: the ideal is of the candidates given.
+        A query without a relevant candidate is left out: all orders of its documents are equally
+        good. Documents that are not among the candidates do not count in the ideal order.
         """
         scores = by_text(outputs, rows, len(examples))[:, 0]
         relevance = np.asarray(examples.labels, np.float64)
         statistics: list[tuple[float, float, float]] = []
         for _, order in ranking(scores, examples.texts):
-            # Of equal scores the less relevant comes first: files often list right answers on top,
-            # and a model that tells nothing apart must not gain by it.
+            # With equal scores the less relevant document comes first: files often list right
+            # answers on top, and a model with constant scores must not gain from that.
             ranked = relevance[order][np.lexsort((relevance[order], -scores[order]))]
             if not (ranked > 0).any():
                 continue
-            if np.isnan(scores[order]).any():  # no order at all: it must not pass for a bad one
+            if np.isnan(scores[order]).any():  # no order at all is not a bad order
                 statistics.append((np.nan, np.nan, np.nan))
             else:
                 statistics.append(
@@ -137,9 +137,9 @@ class Rank(Task):
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Predictions:
-        """`score`: the sigmoid of the logit, what CrossEncoder.predict gives for one output unless
+        """`score`: the sigmoid of the logit, as CrossEncoder.predict gives for one output, unless
         the model's config names another activation. The order is the same either way."""
-        logits = by_text(outputs, rows, len(texts))[:, 0].astype(np.float64)  # float32 ends at 17
+        logits = by_text(outputs, rows, len(texts))[:, 0].astype(np.float64)  # for logits above 17
         scores = np.exp(-np.logaddexp(0, -logits))
         return [{"score": float(score)} for score in scores]
 
@@ -159,30 +159,36 @@ class Rank(Task):
 def ranking(
     scores: Sequence[float] | np.ndarray, queries: Sequence[str]
 ) -> list[tuple[str, list[int]]]:
-    """Each query, in order of first appearance, with its row numbers, best first.
+    """Sort the candidates of each query by score.
 
-    Equal scores keep the order in which they were given, the first stage's.
+    Args:
+        scores: one for each pair.
+        queries: the query of each pair.
+
+    Returns:
+        Each query, in order of first appearance, with its row numbers, best first. Equal scores
+        keep the order of the rows, which is that of the first stage.
     """
     values = np.asarray(scores, np.float64)
     if values.shape != (len(queries),):
         raise UserError(
             f"{len(queries)} queries but scores of shape {values.shape}; "
-            "give the query and one score of every pair"
+            "give the query and one score for every pair"
         )
     rows: dict[str, list[int]] = {}
     for row, query in enumerate(queries):
         rows.setdefault(query, []).append(row)
     return [
-        (query, [own[i] for i in np.argsort(-values[own], kind="stable")])
-        for query, own in rows.items()
+        (query, [numbers[i] for i in np.argsort(-values[numbers], kind="stable")])
+        for query, numbers in rows.items()
     ]
 
 
-# Of the relevance (n,) of one query's candidates, best score first; some of it is above 0.
+# These take the relevance (n,) of one query's candidates, best score first, not all of it 0.
 
 
 def _ndcg(relevance: np.ndarray) -> float:
-    """Gain 2^relevance - 1, discount log2 of the place plus one; the ideal orders the same."""
+    """Gain 2^relevance - 1, discount log2 of the place plus one, over that of the ideal order."""
     gains = np.exp2(relevance) - 1
     discounts = 1 / np.log2(np.arange(2, 2 + min(TOP, len(gains))))
     ideal = np.sort(gains)[::-1][:TOP]
@@ -195,6 +201,6 @@ def _reciprocal_rank(relevance: np.ndarray) -> float:
 
 
 def _average_precision(relevance: np.ndarray) -> float:
-    """The mean, over relevant documents, of the share of relevant ones from the top down to it."""
+    """The mean, over relevant documents, of the precision from the top down to each."""
     places = np.flatnonzero(relevance > 0) + 1  # from one
     return float(np.mean(np.arange(1, len(places) + 1) / places))

@@ -62,20 +62,20 @@ class Regress(Task):
         return F.mse_loss(student.squeeze(-1), labels.to(student.dtype))
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(N, 2): the number told, the number wanted."""
-        guesses = by_text(outputs, rows, len(examples))[:, 0].astype(np.float64)
-        return np.stack([guesses, np.asarray(examples.labels, np.float64)], 1)
+        """(N, 2): the predicted number, and the label."""
+        values = by_text(outputs, rows, len(examples))[:, 0].astype(np.float64)
+        return np.stack([values, np.asarray(examples.labels, np.float64)], 1)
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """Pearson's and Spearman's correlation; 0 where it is 0/0, as with constant predictions."""
-        guesses, labels = statistics.T
+        values, labels = statistics.T
         return {
-            "pearson": correlate(guesses, labels),
-            "spearman": correlate(ranks(guesses), ranks(labels)),
+            "pearson": correlate(values, labels),
+            "spearman": correlate(ranks(values), ranks(labels)),
         }
 
     def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Pearson's correlation of the numbers told."""
+        """Pearson's correlation of the predicted numbers."""
         a, b = (by_text(x, rows, len(examples))[:, 0] for x in (one, other))
         return correlate(a, b)
 
@@ -95,16 +95,17 @@ class Regress(Task):
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """From one; equal values share the mean of their ranks."""
-    if np.isnan(values).any():  # NaN has no rank; it must not pass for the greatest number
+    """Ranks from one; equal values share the mean of their ranks."""
+    if np.isnan(values).any():  # NaN has no rank, and must not count as the greatest number
         return np.full(len(values), np.nan)
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
 
 def correlate(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's correlation; 0 if either is constant."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:  # asked before the mean's rounding blurs it
+    if np.ptp(x) == 0 or np.ptp(y) == 0:  # before the mean adds rounding errors
         return 0.0
     x, y = x - x.mean(), y - y.mean()
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))

@@ -17,7 +17,7 @@ from toprune.data.labels import fold
 from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, check_stride
-from toprune.tasks.classify import TEMPERATURE, class_names
+from toprune.tasks.classify import class_names, distill
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}  # IOB2,
 
 
 class Tag(NamedTuple):
-    """B-PER is Tag("B", "PER"): how a word stands in an entity, and the entity's type."""
+    """B-PER is Tag("B", "PER"): the place of a word in an entity, and the entity's type."""
 
     place: str
     type: str
 
 
 class Entity(NamedTuple):
-    """Words, both ends included."""
+    """Numbers of the first and the last word."""
 
     type: str
     first: int
@@ -81,17 +81,18 @@ class Tags(Task):
         return _largest(examples) + 1
 
     def check_head(self, config: Any, examples: Examples) -> None:
-        """Refuse a model whose tags cannot be the data's. A tag more or fewer shifts all ids."""
-        names, own = examples.label_names, class_names(config)
+        """Refuse a model with other tags than the data: one tag more or less shifts all ids."""
+        names, model_names = examples.label_names, class_names(config)
         if names is not None and len(names) != config.num_labels:
             raise UserError(
                 f"the data has {len(names)} tags, the model's head {config.num_labels}; load the "
                 "data with the model's label_names or fine-tune a head first (toprune finetune)"
             )
-        if names is not None and own is not None and fold(names) != fold(own):
+        if names and model_names and fold(names) != fold(model_names):
             raise UserError(
-                f"the data's tags are {', '.join(names)}, the model's {', '.join(own)}; load the "
-                "data with the model's label_names or fine-tune a head first (toprune finetune)"
+                f"the data's tags are {', '.join(names)}, the model's "
+                f"{', '.join(model_names)}; load the data with the model's label_names "
+                "or fine-tune a head first (toprune finetune)"
             )
         if examples.labels is not None and _largest(examples) >= config.num_labels:
             raise UserError(
@@ -111,57 +112,50 @@ class Tags(Task):
 
     def distill_loss(self, student: "Tensor", teacher: "Tensor", mask: "Tensor") -> "Tensor":
         """T^2 KL(teacher || student) of logits (B, S, C), the mean over live tokens."""
-        from torch.nn import functional as F
-
         live = mask.bool()
-        loss = F.kl_div(
-            F.log_softmax(student[live] / TEMPERATURE, -1),
-            F.log_softmax(teacher[live] / TEMPERATURE, -1),
-            reduction="batchmean",
-            log_target=True,
-        )
-        return TEMPERATURE**2 * loss
+        return distill(student[live], teacher[live])
 
     def label_loss(self, student: "Tensor", labels: "Tensor", mask: "Tensor") -> "Tensor":
         """Cross entropy of logits (B, S, C) with tags (B, S), the mean over first pieces."""
         from torch.nn import functional as F
 
         live = mask.bool()
-        wanted = labels[live]
-        total = F.cross_entropy(student[live], wanted, ignore_index=IGNORE, reduction="sum")
-        return total / (wanted != IGNORE).sum().clamp_min(1)  # a window may hold no first piece
+        tags = labels[live]
+        total = F.cross_entropy(student[live], tags, ignore_index=IGNORE, reduction="sum")
+        return total / (tags != IGNORE).sum().clamp_min(1)  # a window may have no first piece
 
     def statistics(self, outputs: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
-        """(N, 5) counts per sentence: entities right, told and wanted; words right, words."""
+        """(N, 5) counts per sentence: right, predicted and true entities; right words, words."""
         if examples.labels is None:
             raise UserError("metrics of tags need labels; name the label column")
         names = examples.label_names or [str(i) for i in range(outputs[0].shape[-1])]
-        found = _read(outputs, rows, list(map(len, examples.texts)), names)
+        predicted = _read(outputs, rows, list(map(len, examples.texts)), names)
         labels: Any = examples.labels
         if _largest(examples) >= len(names):
             raise UserError(
-                f"tags go up to {_largest(examples)}, but the model has {len(names)} of them"
+                f"tags go up to {_largest(examples)}, but the model has {len(names)}; "
+                "fine-tune a head for these tags first (toprune finetune)"
             )
         tags = parse(names)
         statistics = np.zeros((len(examples), 5), np.int64)
-        for i, (guess, truth) in enumerate(zip(found, labels, strict=True)):
-            told = set(entities([tags[tag] for tag in guess]))
-            wanted = set(entities([tags[tag] for tag in truth]))
-            right = int((guess == np.asarray(truth, np.int64)).sum())
-            statistics[i] = len(told & wanted), len(told), len(wanted), right, len(truth)
+        for i, (ids, label) in enumerate(zip(predicted, labels, strict=True)):
+            found = set(entities([tags[tag] for tag in ids]))
+            true = set(entities([tags[tag] for tag in label]))
+            right = int((ids == np.asarray(label, np.int64)).sum())
+            statistics[i] = len(found & true), len(found), len(true), right, len(label)
         return statistics
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
         """Micro scores: over all entities, not the mean over types; accuracy is over words.
 
-        Of flat tags (parts of speech) each word is an entity; "O", if there is one, is none. So
-        without an "O" all four are the same number. What is 0/0 counts as 0.
+        With flat tags (parts of speech) each word is an entity, except a word with the tag "O". So
+        without an "O" all four are the same number. 0/0 counts as 0.
         """
-        right, told, wanted, right_words, words = (int(count) for count in statistics.sum(0))
+        right, found, true, right_words, words = (int(count) for count in statistics.sum(0))
         return {
-            "f1": 2 * right / max(told + wanted, 1),
-            "precision": right / max(told, 1),
-            "recall": right / max(wanted, 1),
+            "f1": 2 * right / max(found + true, 1),
+            "precision": right / max(found, 1),
+            "recall": right / max(true, 1),
             "accuracy": right_words / max(words, 1),
         }
 
@@ -174,19 +168,19 @@ class Tags(Task):
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels
     ) -> Predictions:
-        """`tags`, the name or id of each word's; `entities` too, where tags have prefixes."""
-        found = _read(outputs, rows, list(map(len, texts)), labels or ())
+        """`tags`, the name or id of each word's tag; also `entities` if the tags have prefixes."""
+        tag_ids = _read(outputs, rows, list(map(len, texts)), labels or ())
         if labels is None:
-            return [{"tags": ids.tolist()} for ids in found]
-        answers: list[dict[str, Any]] = [{"tags": [labels[i] for i in ids]} for ids in found]
+            return [{"tags": ids.tolist()} for ids in tag_ids]
+        predictions: Predictions = [{"tags": [labels[i] for i in ids]} for ids in tag_ids]
         if has_prefixes(labels):
             tags = parse(labels)
-            for answer, ids, words in zip(answers, found, texts, strict=True):
-                answer["entities"] = [
+            for prediction, ids, words in zip(predictions, tag_ids, texts, strict=True):
+                prediction["entities"] = [
                     entity._asdict() | {"text": " ".join(words[entity.first : entity.last + 1])}
                     for entity in entities([tags[i] for i in ids])
                 ]
-        return answers
+        return predictions
 
     def changes(self, sides: SideBySide) -> list[Change]:
         """Sentences in which a word has another tag; the gain is in words."""
@@ -229,13 +223,13 @@ def _show(sides: SideBySide, words: Sequence[str], ids: np.ndarray, places: Sequ
 
 
 def has_prefixes(names: Sequence[str]) -> bool:
-    """Do all tags but "O" say how a word stands in an entity, as B-PER and I-PER do?"""
+    """Whether all tags but "O" have a prefix for the place in an entity, as B-PER and I-PER."""
     places = {name.partition("-")[0] for name in names if name != OUTSIDE}
     return places <= PREFIXES.keys() and not places.isdisjoint("BI")
 
 
 def parse(names: Sequence[str]) -> list[Tag]:
-    """By id. A flat tag stands for an entity of one word, which makes one rule do for all."""
+    """The tags by id. A flat tag becomes an entity of one word, so one rule fits all."""
     if not has_prefixes(names):
         return [Tag(OUTSIDE if name == OUTSIDE else "S", name) for name in names]
     parts = [name.partition("-") for name in names]
@@ -243,12 +237,12 @@ def parse(names: Sequence[str]) -> list[Tag]:
 
 
 def entities(tags: Sequence[Tag]) -> list[Entity]:
-    """Of the tags of one sentence's words, in order."""
+    """The entities in the tags of one sentence, in order."""
     found: list[Entity] = []
     before = Tag(OUTSIDE, "")
     for i, tag in enumerate(tags):
-        goes_on = tag.place in "IE" and before.place in "BI" and tag.type == before.type
-        if goes_on:
+        continues = tag.place in "IE" and before.place in "BI" and tag.type == before.type
+        if continues:
             found[-1] = found[-1]._replace(last=i)
         elif tag.place != OUTSIDE:
             found.append(Entity(tag.type, i, i))
@@ -262,10 +256,16 @@ def _read(
     counts: Sequence[int],
     names: Sequence[str],
 ) -> list[np.ndarray]:
-    """Tag ids of each text's words. counts: how many words each has.
+    """Tag ids of the words of each text.
 
-    A word in several windows is read in the one whose nearer end is farthest from it, the first of
-    equals. A word that no window holds is "O", or the first tag where there is no "O".
+    A word in several windows is read in the window whose nearer end is farthest from it, the first
+    of equals. A word in no window is "O", or has the first tag if there is no "O".
+
+    Args:
+        outputs: of the model, (n, C) for each row.
+        rows: the rows that the outputs belong to.
+        counts: number of words of each text.
+        names: of the tags, by id.
     """
     outside = names.index(OUTSIDE) if OUTSIDE in names else 0
     found = [np.full(count, outside) for count in counts]
