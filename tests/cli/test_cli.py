@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from support.models import make_model, make_tokenizer
 from support.tables import Rows, write_rows
 from toprune import cli
 from toprune.bundle.bundle import Bundle
-from toprune.cli import demo
+from toprune.cli import demo, parse
+from toprune.methods import METHODS
+from toprune.methods.drop_layers import DropLayers
 from toprune.methods.top import Top
 from toprune.models.load import fingerprint
 from toprune.models.sentence_transformers import read_pooling
@@ -122,7 +125,7 @@ def test_bench_side_by_side(place: Path, tmp_path: Path):
     assert "latency" not in json.loads((small / "report.json").read_text())
     out = succeed(*asked, "--save")
     assert "worth it" in out
-    assert f"The times are in {small / 'report.html'}" in out
+    assert f"The times are also in {small / 'report.html'}" in out
     saved = json.loads((small / "report.json").read_text())["latency"]
     assert [row["name"] for row in saved["rows"]] == ["length 8", "length 16"]
     refused(call("bench", small, "--lengths", "8,x"), "--lengths")
@@ -130,9 +133,10 @@ def test_bench_side_by_side(place: Path, tmp_path: Path):
 
 
 def test_prune_with_training_says_json_and_nothing_else(place: Path, tmp_path: Path):
-    options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--no-gates", "--bf16")
+    options = ("--epochs", 2, "--score", "received", "--batch-size", 16, "--bf16")
     options = (*options, "--token-states")
-    more = ("--first-layer", 1, "--constraint", "lagrangian", "--distill", "mse", "--protect", "w1")
+    more = ("--set", "first=1", "--set", "gates=false", "--set", "constraint=lagrangian")
+    more = (*more, "--set", "distill=mse", "--protect", "w1")
     out = succeed(
         *("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "1.5x"),
         *("--out", tmp_path / "small", "--json", *options, *more),
@@ -172,7 +176,7 @@ def _done_again(bundle: Path, out: Path) -> None:
 def test_three_trials_choose_the_weight(place: Path, tmp_path: Path):
     out = succeed(
         *("prune", "--model", place / "model", "--data", place / "data.jsonl", "--budget", "2x"),
-        *("--epochs", 2, "--distill-weight", "auto", "--out", tmp_path / "small", "--json"),
+        *("--epochs", 2, "--set", "distill_weight=auto", "--out", tmp_path / "small", "--json"),
     )
     settings = json.loads(out)["provenance"]["settings"]
     assert settings["method_settings"]["distill_weight"] in (1e-2, 1e-3, 1e-4)
@@ -219,16 +223,64 @@ def test_class_names_mean_the_same_in_every_set(tmp_path: Path):
 
 def test_defaults_are_those_of_the_library():
     options = inspect.signature(cli.prune).parameters
-    epochs, training, top = options["epochs"].default, Training(), Top()
+    epochs, training = options["epochs"].default, Training()
     soft = cli.soft_share(epochs, None)
     assert (soft, epochs - soft) == (training.soft_epochs, training.hard_epochs)
     names = ("lr", "mask_lr", "sparsity_warmup", "batch_size", "accumulation", "label_weight")
     for name in (*names, "token_states", "bf16", "seed", "report_to"):
         assert options[name].default == getattr(training, name)
-    assert float(options["distill_weight"].default) == top.distill_weight
-    for name in ("constraint", "distill", "bins", "top_k"):
-        assert options[name].default == getattr(top, name)
-    assert options["first_layer"].default == top.first
+    assert parse.method("top", (), {}) == (Top(), False)
+    assert parse.method("top", ["distill_weight=auto"], {}) == (Top(), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "settings"),
+    [
+        ("top", ["bins=7", "gates=false", "distill=mse"], Top(bins=7, gates=False, distill="mse")),
+        ("top", ["distill_weight=auto", "distill_weight=1e-2"], Top(distill_weight=0.01)),
+        ("drop_layers", ["layers=3"], DropLayers(layers=3)),
+        ("drop_layers", ["layers=3", "layers=none"], DropLayers()),
+    ],
+)
+def test_settings_are_read_by_their_type(name: str, pairs: list[str], settings: Any):
+    assert parse.method(name, pairs, {}) == (settings, False)
+
+
+def test_settings_win_over_a_recipe():
+    assert parse.method("top", ["bins=7"], {"bins": 9, "top_k": 5}) == (Top(bins=7, top_k=5), False)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (("--bins", 20), "--set bins=20"),
+        (("--top-k=5",), "--set top_k=5"),
+        (("--first-layer", 1), "--set first=1"),
+        (("--no-gates",), "--set gates=false"),
+        (("--distill-weight", "auto"), "--set distill_weight=auto"),
+        (("--constraint", "lagrangian"), "--set constraint=lagrangian"),
+        (("--distill", "mse"), "--set distill=mse"),
+    ],
+)
+def test_an_old_option_names_the_setting(words: tuple[Any, ...], instead: str):
+    refused(call("prune", "--model", "m", "--budget", "2x", *words, "--out", "o"), instead)
+
+
+def test_methods_and_their_settings():
+    listed = json.loads(succeed("methods", "--json"))["methods"]
+    assert [one["name"] for one in listed] == list(METHODS)
+    for one in listed:
+        assert not one["summary"].startswith(METHODS[one["name"]].__name__ + "(")  # dataclass's own
+        settings = json.loads(succeed("methods", one["name"], "--json"))["settings"]
+        assert [setting["name"] for setting in settings] == [
+            field.name for field in fields(METHODS[one["name"]])
+        ]
+        assert all(setting["help"].endswith(".") for setting in settings)
+    shown = succeed("methods", "top")
+    assert "distill_weight" in shown
+    assert "or auto" in " ".join(shown.split())
+    assert "power_bert" in succeed("methods")
+    refused(call("methods", "magic"), "method 'magic' is not known")
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_the_paper_in_the_settings(place: Path, tmp_path: Path):
         1,
         "lagrangian",
     )
-    more = ("--score", "probe", "--lr", 3e-5, "--bins", 10, "--first-layer", 0)
+    more = ("--score", "probe", "--lr", 3e-5, "--set", "bins=10", "--set", "first=0")
     settings = report_of(*args, *more, "--out", tmp_path / "b")["provenance"]["settings"]
     assert settings["score"] == "probe"
     assert settings["training"]["lr"] == 3e-5

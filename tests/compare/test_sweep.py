@@ -359,7 +359,7 @@ def test_command_line(place: Path, tmp_path: Path):
         ("epochs = 0", "seeds = [0.5]", "seeds must be a list of whole numbers"),
         ("epochs = 0", "batch_size = 0", "batch_size must be a whole number from 1 on"),
         ("[tasks.marks]", "[tasks]", "tasks.model must be a table"),
-        ("[tasks.marks]", '[tasks."a/b"]', "tasks.'a/b' is to be a directory"),
+        ("[tasks.marks]", '[tasks."a/b"]', "tasks.'a/b' cannot name a directory"),
         ('model = "dense"', "", "tasks.marks.model is missing"),
         ('model = "dense"', 'model = "./dens"', "tasks.marks.model: .* directory ./dens"),
         ('model = "dense"', 'model = "dense"\ntext = 1', "tasks.marks.text must be a text"),

@@ -42,8 +42,15 @@ def test_settings() -> None:
     ("words", "says"),
     [
         (("--method", "magic"), "method 'magic' is not known"),
-        (("--method", "random", "--bins", "9"), "random has no such setting (bins)"),
-        (("--method", "truncate", "--no-gates"), "truncate has no such setting (gates)"),
+        (("--method", "random", "--set", "bins=9"), "random has no such setting; give key=value"),
+        (("--method", "truncate", "--set", "gates=false"), "the keys of truncate are: none"),
+        (("--set", "bins"), "give key=value, the keys of top are: bins, first"),
+        (("--set", "bins=0"), "bins must be a whole number of at least 1"),
+        (("--set", "bins=1.5"), "bins must be a whole number"),
+        (("--set", "gates=no"), "gates must be true or false"),
+        (("--set", "distill=all"), "distill must be lambda, mse, ce or none"),
+        (("--set", "distill_weight=nan"), "distill_weight must be a number of at least 0 or auto"),
+        (("--method", "drop_layers", "--set", "layers=0"), "at least 1 or none"),
     ],
 )
 def test_the_command_refuses_what_a_method_does_not_know(

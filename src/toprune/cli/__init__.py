@@ -1,6 +1,6 @@
-"""The command line: thin. Options become the library's settings, reports become tables.
+"""The command line: turns options into the library's settings, and reports into tables.
 
-Nothing here imports torch before a command needs it: `--help` and `plan` answer at once.
+Nothing here imports torch before a command needs it, so `--help` and `plan` are fast.
 """
 
 from typing import Annotated
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-plan_app = typer.Typer(help="Look at a plan.json, or check it.")
+plan_app = typer.Typer(help="Show or check a plan.json.")
 for command in (jobs.demo, finetune, prune, serve.export):
     app.command()(command)
 app.command("eval")(serve.evaluate)
@@ -38,13 +38,14 @@ for command in (
 ):
     app.command()(command)
 app.command("families")(look.supported)
+app.command()(look.methods)
 app.add_typer(plan_app, name="plan")
 for command in (look.show, look.check):
     plan_app.command()(command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(toprune.__version__)
         raise typer.Exit
 
@@ -55,12 +56,12 @@ def main_options(
         bool, typer.Option("--version", callback=_show_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Token pruning for transformer encoders: a model, data and a budget in; a faster model out.
+    """Token pruning for transformer encoders: from a model, data and a budget to a faster model.
 
-    First taste, no training: **toprune prune --model M --data reviews.csv --budget 3x --epochs 0
-    --out small**
+    A first try without training: **toprune prune --model M --data reviews.csv --budget 3x --epochs
+    0 --out small**
 
-    Then for good: the same without --epochs 0, and **toprune eval small --data test.csv**
+    With training: the same without --epochs 0, then **toprune eval small --data test.csv**
     """
 
 

@@ -1,4 +1,4 @@
-"""The TOML file of a sweep. What is wrong with it is told by its key, before any work."""
+"""The TOML file of a sweep. Errors name the key, and come before any work."""
 
 import re
 import tomllib
@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toprune.cli import parse as given
+from toprune.cli import parse
+from toprune.cli.options import EPOCHS
 from toprune.errors import UserError
 
 if TYPE_CHECKING:  # what follows brings torch
@@ -16,10 +17,10 @@ if TYPE_CHECKING:  # what follows brings torch
     from toprune.compare.sweep import Grid
 
 
-class Kind(NamedTuple):
-    """What a key must be, in words and as a test."""
+class Rule(NamedTuple):
+    """What a value must be: for messages, and as a test."""
 
-    words: str
+    description: str
     fits: Callable[[Any], bool]
 
 
@@ -39,15 +40,15 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-TEXT = Kind("a text in quotes", _is_text)
-TEXTS = Kind('a list of texts, like ["2x", "3x"]', _list_of(_is_text))
-NUMBER = Kind("a number from 0 on", _is_number)
-NUMBERS = Kind("a list of numbers from 0 on, like [0, 1e-2]", _list_of(_is_number))
-WHOLE = Kind("a whole number from 0 on", _is_whole)
-WHOLES = Kind("a list of whole numbers, like [0, 1]", _list_of(_is_whole))
-COUNT = Kind("a whole number from 1 on", lambda value: _is_whole(value) and value > 0)
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-TABLE = Kind("a table, like [tasks.mrpc]", lambda value: isinstance(value, dict) and bool(value))
+TEXT = Rule("a text in quotes", _is_text)
+TEXTS = Rule('a list of texts, like ["2x", "3x"]', _list_of(_is_text))
+NUMBER = Rule("a number from 0 on", _is_number)
+NUMBERS = Rule("a list of numbers from 0 on, like [0, 1e-2]", _list_of(_is_number))
+WHOLE = Rule("a whole number from 0 on", _is_whole)
+WHOLES = Rule("a list of whole numbers, like [0, 1]", _list_of(_is_whole))
+COUNT = Rule("a whole number from 1 on", lambda value: _is_whole(value) and value > 0)
+FLAG = Rule("true or false", lambda value: isinstance(value, bool))
+TABLE = Rule("a table, like [tasks.mrpc]", lambda value: isinstance(value, dict) and bool(value))
 
 GRID = {
     "budgets": TEXTS,
@@ -77,38 +78,40 @@ TASK = {
 
 
 def read_grid(path: Path) -> "Grid":
-    """Paths in it are from where the file is."""
+    """Read and check the file. Paths in it are relative to its directory."""
     from toprune.compare.runs import parse_method
     from toprune.compare.sweep import Grid
     from toprune.plan.budget import Budget
     from toprune.training.settings import Training
 
-    told = _read(path)
-    _check(path, "", told, GRID, ("budgets", "methods", "tasks"))
-    for name, own in told["tasks"].items():
+    content = _read(path)
+    _check(path, "", content, GRID, ("budgets", "methods", "tasks"))
+    for name, table in content["tasks"].items():
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise UserError(f"{path}: tasks.{name!r} is to be a directory; name it like mrpc")
-        if not isinstance(own, dict):
-            raise UserError(f"{path}: tasks.{name} must be {TABLE.words}")
-        _check(path, f"tasks.{name}.", own, TASK, ("model",))
+            raise UserError(
+                f"{path}: tasks.{name!r} cannot name a directory; choose a name like mrpc"
+            )
+        if not isinstance(table, dict):
+            raise UserError(f"{path}: tasks.{name} must be {TABLE.description}")
+        _check(path, f"tasks.{name}.", table, TASK, ("model",))
     for key, check in (("budgets", Budget.parse), ("methods", parse_method)):
-        with _told_by(path, key):
-            for one in told[key]:
-                check(one)
-    epochs = told.get("epochs", 5)
-    soft = given.soft_share(epochs, None)
+        with _naming(path, key):
+            for value in content[key]:
+                check(value)
+    epochs = content.get("epochs", EPOCHS)
+    soft = parse.soft_share(epochs, None)
     training = Training(
         soft_epochs=soft,
         hard_epochs=epochs - soft,
-        lr=told.get("lr", Training.lr),
-        batch_size=told.get("batch_size", Training.batch_size),
+        lr=content.get("lr", Training.lr),
+        batch_size=content.get("batch_size", Training.batch_size),
     )
     return Grid(
-        {name: _subject(path, name, own, training) for name, own in told["tasks"].items()},
-        methods=told["methods"],
-        budgets=told["budgets"],
-        seeds=told.get("seeds", [0]),
-        weights=told.get("weights", []),
+        {name: _subject(path, name, table, training) for name, table in content["tasks"].items()},
+        methods=content["methods"],
+        budgets=content["budgets"],
+        seeds=content.get("seeds", [0]),
+        weights=content.get("weights", []),
     )
 
 
@@ -124,30 +127,31 @@ def _read(path: Path) -> dict[str, Any]:
 def _check(
     path: Path,
     at: str,
-    told: Mapping[str, Any],
-    kinds: Mapping[str, Kind],
+    content: Mapping[str, Any],
+    rules: Mapping[str, Rule],
     needed: tuple[str, ...],
 ) -> None:
-    for key, value in told.items():
-        if key not in kinds:
-            raise UserError(f"{path}: there is no key {at}{key}; there are: {', '.join(kinds)}")
-        if not kinds[key].fits(value):
-            raise UserError(f"{path}: {at}{key} must be {kinds[key].words}, not {value!r}")
+    for key, value in content.items():
+        if key not in rules:
+            raise UserError(f"{path}: there is no key {at}{key}; there are: {', '.join(rules)}")
+        if not rules[key].fits(value):
+            raise UserError(f"{path}: {at}{key} must be {rules[key].description}, not {value!r}")
     for key in needed:
-        if key not in told:
-            raise UserError(f"{path}: {at}{key} is missing; it is {kinds[key].words}")
+        if key not in content:
+            raise UserError(f"{path}: {at}{key} is missing; it is {rules[key].description}")
 
 
 @contextmanager
-def _told_by(path: Path, key: str) -> Iterator[None]:
+def _naming(path: Path, key: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
         raise UserError(f"{path}: {key}: {error}") from error
 
 
-def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "Subject":
-    """Data are read once for nothing: what is wrong with them must not come out hours later."""
+def _subject(path: Path, name: str, table: Mapping[str, Any], training: Any) -> "Subject":
+    """The subject of one task. The data are read here only so that errors in them come now, not
+    hours later."""
     from toprune.compare.runs import Subject
     from toprune.data.presets import find_preset
     from toprune.data.sets import load_sets
@@ -155,33 +159,32 @@ def _subject(path: Path, name: str, own: Mapping[str, Any], training: Any) -> "S
     from toprune.models.load import read_config
     from toprune.tasks import make_task
 
-    model, kind = _from(path, own["model"]), own.get("task", "classify")
-    with _told_by(path, f"tasks.{name}.model"):
+    model, task_name = _relative(path, table["model"]), table.get("task", "classify")
+    with _naming(path, f"tasks.{name}.model"):
         images = family_named(read_config(model)).images
-    with _told_by(path, f"tasks.{name}.task"):
-        preset = find_preset(kind)
+    with _naming(path, f"tasks.{name}.task"):
+        preset = find_preset(task_name)
         if preset is None:
-            make_task(kind)
-        settings = ("stride", "no_answer", "pooling", "dropped")
-        how = {key: own.get(key) for key in settings}
-        task = given.task(kind, model, **how)
-    data = given.data(
-        _from(path, own["data"]) if "data" in own else None,
-        *(own.get(key) for key in ("text", "pair", "label", "max_length")),
-        skip_bad_rows=own.get("skip_bad_rows", False),
+            make_task(task_name)
+        names = ("stride", "no_answer", "pooling", "dropped")
+        task = parse.task(task_name, model, **{key: table.get(key) for key in names})
+    data = parse.data(
+        _relative(path, table["data"]) if "data" in table else None,
+        *(table.get(key) for key in ("text", "pair", "label", "max_length")),
+        skip_bad_rows=table.get("skip_bad_rows", False),
     )
-    with _told_by(path, f"tasks.{name}.data"):
+    with _naming(path, f"tasks.{name}.data"):
         load_sets(
             data.source,
-            reads=make_task(kind if preset is None else preset.task).READS,
+            reads=make_task(task_name if preset is None else preset.task).READS,
             preset=preset,
             columns=replace(data.columns, images=images),
             skip_bad_rows=data.skip_bad_rows,
         )
-    return Subject(model, data, task, training, own.get("protect_first"))
+    return Subject(model, data, task, training, table.get("protect_first"))
 
 
-def _from(path: Path, name: str) -> str:
-    """A path that is there, seen from the file's directory; anything else is a name on the hub."""
-    here = path.parent / Path(name).expanduser()
-    return str(here) if here.exists() else name
+def _relative(path: Path, name: str) -> str:
+    """A path relative to the file's directory, if it exists; anything else is a name on the hub."""
+    local = path.parent / Path(name).expanduser()
+    return str(local) if local.exists() else name

@@ -1,15 +1,21 @@
-"""What there is to see: the report, what becomes of a text, families, plans."""
+"""Commands that show something: reports, explanations of texts, methods, families, plans."""
 
+import inspect
 import json
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
 
 from toprune.cli import options as o
-from toprune.cli import parse as given
-from toprune.cli.console import hush, tell
+from toprune.cli import parse
+from toprune.cli.console import hush, print_result
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.report import terminal as tables
@@ -18,36 +24,43 @@ from toprune.report import terminal as tables
 def explain(
     bundle: o.Bundle,
     texts: Annotated[
-        list[str] | None, typer.Argument(help="One or more texts; questions, queries.")
+        list[str] | None, typer.Argument(help="One or more texts, questions or queries.")
     ] = None,
     pair: Annotated[
         list[str] | None,
-        typer.Option(help="The second text of each: a context, a document. With --data: a column."),
+        typer.Option(
+            help="Second text of each, like a context or a document. With --data: its column."
+        ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help=f"Texts from a file: {o.DATA}")] = None,
+    data: Annotated[str | None, typer.Option(help=f"Texts from a file: {o.FORMATS}")] = None,
     split: o.Split = None,
     text: o.TextColumn = None,
     skip_bad_rows: o.SkipBadRows = False,
-    rows: Annotated[int, typer.Option(min=1, help="How many rows of --data, the first ones.")] = 10,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows of --data to read.")] = 10,
     dense: Annotated[
         Path | None,
-        typer.Option(help="The original model; else the pruned weights, with every token kept."),
+        typer.Option(
+            help="Dense model to compare with (default: the pruned weights with all tokens)."
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page: a slider over layers, scores on hover.")
+        Path | None,
+        typer.Option(
+            help="Write an HTML page, with a slider over layers and the scores of tokens."
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Which tokens of a text leave in which layer, and whether it matters to the answer.
+    """Show in which layer each token of a text is dropped, and whether the answer changes.
 
     Example: **toprune explain small "A dull film with one great scene." --html explain.html**
 
     Pairs: **toprune explain small "Where is the Louvre?" --pair "The Louvre is in Paris."**
 
-    On a terminal tokens fade by the layer that dropped them; elsewhere the text is told again for
-    every layer that sees less of it.
+    On a terminal tokens fade by the layer that dropped them; elsewhere the text is printed once for
+    every layer that drops tokens.
     """
     hush(debug)
     from toprune.bundle.bundle import read_report
@@ -56,39 +69,39 @@ def explain(
     from toprune.inspection.explain.terminal import explain_text
 
     if html is not None and html.exists() and not overwrite:
-        raise UserError(f"{html} is there already; choose another --html or say --overwrite")
+        raise UserError(f"{html} exists; choose another --html or add --overwrite")
     if data is None:
-        read = given.texts(texts, pair)
+        inputs = parse.texts(texts, pair)
     else:
         if texts or len(pair or ()) > 1:
-            raise UserError("give texts or --data, not both; with --data, --pair is one column")
-        columns = given.columns(text, next(iter(pair or ()), None), None)
+            raise UserError("give texts or --data, not both; with --data, --pair names one column")
+        columns = parse.columns(text, next(iter(pair or ()), None), None)
         task = read_report(bundle).get("task", "classify")
-        read = given.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
-    found = look(bundle, read, dense=dense)
+        inputs = parse.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
+    explanation = look(bundle, inputs, dense=dense)
     if html is not None:
-        html.write_text(explain_page(found), encoding="utf-8")
-    told = explain_text(found, Console()) if html is None else f"The page is in {html}."
-    tell(found.to_dict(), as_json, told)
+        html.write_text(explain_page(explanation), encoding="utf-8")
+    shown = explain_text(explanation, Console()) if html is None else f"The page is in {html}."
+    print_result(explanation.to_dict(), as_json, shown)
 
 
 def report(
     bundle: o.Bundle,
     compared: Annotated[
         Path | None,
-        typer.Option(help="compare.json of toprune compare: adds the curve over budgets."),
+        typer.Option(help="compare.json of toprune compare, to add its curve over budgets."),
     ] = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Make report.html anew from a bundle's report.json: one page, no requests, no torch.
+    """Rebuild report.html from report.json: one page that loads nothing else; needs no torch.
 
     Example: **toprune report small**
     """
     from toprune.report.html.files import write_report_page
 
     page = write_report_page(bundle, compared)
-    tell({"out": str(page)}, as_json, f"The page is in {page}.")
+    print_result({"out": str(page)}, as_json, f"The page is in {page}.")
 
 
 def scores(
@@ -99,45 +112,49 @@ def scores(
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
     skip_bad_rows: o.SkipBadRows = False,
-    rows: Annotated[int, typer.Option(min=1, help="How many rows, the first ones.")] = 200,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows to read.")] = 200,
     dense: Annotated[
         Path | None,
-        typer.Option(help="Task answer: the original model, for the ranks in its own states, too."),
+        typer.Option(help="Task answer: dense model whose states also rank the tokens of answers."),
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write a chart, a line for each layer.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write a chart with a line for each layer.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the chart.")] = False,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """How unequal tokens are: the attention that the best of them receive, layer by layer.
+    """Show how unequal tokens are: the attention that the best of them receive in each layer.
 
     Example: **toprune scores small --data test.csv --svg scores.svg**
 
-    Of a bundle that answers questions also the rank of right answers' tokens when they are ranked
-    first: **toprune scores small --data dev-v1.1.json --dense dense**
+    For a bundle that answers questions, also the rank of the tokens of right answers at the first
+    ranking: **toprune scores small --data dev-v1.1.json --dense dense**
     """
     hush(debug)
     from toprune.bundle.bundle import read_report
     from toprune.data.sets import load_labelled
     from toprune.inspection.scores import answer_ranks, score_chart, score_distributions
-    from toprune.tasks.answer import Answer
+    from toprune.tasks import TASKS
 
     if svg is not None and svg.exists() and not overwrite:
-        raise UserError(f"{svg} is there already; choose another --svg or say --overwrite")
-    task = read_report(bundle).get("task", "classify")
-    if dense is not None and task != "answer":
-        raise UserError(f"--dense is for the task answer, not for {task}; leave it out")
-    columns = given.columns(text, pair, label)
-    read = given.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
-    found = score_distributions(bundle, read)
-    if task == "answer":
+        raise UserError(f"{svg} exists; choose another --svg or add --overwrite")
+    name = read_report(bundle).get("task", "classify")
+    task = TASKS[name]
+    if dense is not None and not task.FINDS_SPANS:
+        raise UserError(f"--dense is for question answering, not for the task {name}; leave it out")
+    columns = parse.columns(text, pair, label)
+    texts = parse.texts_of(bundle, name, data, columns, split, skip_bad_rows)[:rows]
+    report = score_distributions(bundle, texts)
+    if task.FINDS_SPANS:
         how: Any = {"columns": columns, "split": split, "skip_bad_rows": skip_bad_rows}
-        labelled = load_labelled(data, reads=Answer.READS, **how)
-        some = labelled.take(range(min(rows, len(labelled))))
-        found["answers"] = answer_ranks(bundle, some, dense=dense)
+        labelled = load_labelled(data, reads=task.READS, **how)
+        labelled = labelled.take(range(min(rows, len(labelled))))
+        report["answers"] = answer_ranks(bundle, labelled, dense=dense)
     if svg is not None:
-        svg.write_text(score_chart(found), encoding="utf-8")
-    tell(found, as_json, tables.scores(found), "" if svg is None else f"The chart is in {svg}.")
+        svg.write_text(score_chart(report), encoding="utf-8")
+    last = "" if svg is None else f"The chart is in {svg}."
+    print_result(report, as_json, tables.scores(report), last)
 
 
 def stress(
@@ -150,67 +167,75 @@ def stress(
     skip_bad_rows: o.SkipBadRows = False,
     filler: Annotated[
         Path | None,
-        typer.Option(help="Benign sentences, one in a line; else a dozen of our own, in English."),
+        typer.Option(
+            help="File with harmless sentences, one per line (default: a dozen in English)."
+        ),
     ] = None,
     of_class: Annotated[
         str | None,
-        typer.Option("--class", help="Texts of this class, by label or else by dense answer."),
+        typer.Option(
+            "--class", help="Use texts of this class, by their labels or by the dense model."
+        ),
     ] = None,
-    doses: Annotated[str, typer.Option(help="Filler, in lengths of the text.")] = "1,3",
+    doses: Annotated[str, typer.Option(help="Amounts of filler, in lengths of the text.")] = "1,3",
     floors: Annotated[
         str,
-        typer.Option(help="Tokens that are kept at least: plans to try beside its own; 0: none."),
+        typer.Option(
+            help="Smallest numbers of kept tokens, each tried in a further plan; 0: none."
+        ),
     ] = "16,32,64",
     protect: Annotated[
-        list[str] | None, typer.Option(help="A token to protect; may be given repeatedly.")
+        list[str] | None, typer.Option(help="A token to protect in a further plan (repeatable).")
     ] = None,
     dense: Annotated[
         Path | None,
-        typer.Option(help="The original model; else the pruned weights, with every token kept."),
+        typer.Option(
+            help="Dense model to compare with (default: the pruned weights with all tokens)."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many texts.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Number of texts.")] = 200,
     seed: o.Seed = 0,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Can benign filler push the tokens that matter out of a text, and what does protection cost?
+    """Test whether harmless filler pushes out the tokens that matter, and what protection costs.
 
     Example: **toprune stress small --data prompts.csv --class jailbreak --dense dense**
 
-    Filler goes before, after, around and between the sentences of each text; of a pair, of its
-    second one. Missed is what the dense model still sees and the pruned one no longer does.
+    Filler goes before, after, around and between the sentences of each text, or of the second text
+    of a pair. A text is missed if the dense model still recognises it and the pruned one does not.
     """
     hush(debug)
     from toprune.inspection.stress.stress import stress as measure
 
-    found = measure(
+    report = measure(
         bundle,
-        given.data(data, text, pair, label, None, skip_bad_rows),
+        parse.data(data, text, pair, label, None, skip_bad_rows),
         split=split,
         dense=dense,
         filler=filler,
         of_class=of_class,
-        doses=given.numbers("--doses", doses, "1,3"),
-        floors=given.numbers("--floors", floors, "16,32,64"),
+        doses=parse.numbers("--doses", doses, "1,3"),
+        floors=parse.numbers("--floors", floors, "16,32,64"),
         protect=protect or (),
         limit=limit,
         seed=seed,
     )
-    tell(found, as_json, tables.stressed(found))
+    print_result(report, as_json, tables.stressed(report))
 
 
 def ui(
     bundles: Annotated[
-        list[Path], typer.Argument(help="What prune wrote; several, to switch between budgets.")
+        list[Path], typer.Argument(help="One or more bundles; the page can switch between them.")
     ],
     host: Annotated[
-        str, typer.Option(help="Who may ask: this machine alone, unless you say otherwise.")
+        str, typer.Option(help="Address to listen on; the default admits this machine only.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """A small web app: type a text, see the prediction, the tokens that stay, and what is saved.
+    """Start a small web app: type a text, see the prediction, the kept tokens and the saving.
 
     Example: **toprune ui small smaller** (needs toprune[train,ui])
     """
@@ -219,22 +244,88 @@ def ui(
 
     check_installed()
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    told = f"Open {address} (Ctrl-C ends it)."
-    serve(
-        bundles, host=host, port=port, ready=lambda: tell({"address": address}, as_json, told, "")
-    )
+    line = f"Open {address} (Ctrl-C stops it)."
+    ready = partial(print_result, {"address": address}, as_json, line)
+    serve(bundles, host=host, port=port, ready=ready)
 
 
 def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:
-    """Which architectures toprune knows, for which tasks, since when.
+    """List the supported architectures, with their tasks and since when they are supported.
 
     Example: **toprune families**
     """
     hush(debug)
     from toprune.models.families.support import all_support
 
-    found = {"families": [one.to_dict() for one in all_support()]}
-    tell(found, as_json, tables.families(found), "Another one: docs/add-a-family.md says how.")
+    report = {"families": [family.to_dict() for family in all_support()]}
+    last = "docs/add-a-family.md shows how to add another one."
+    print_result(report, as_json, tables.families(report), last)
+
+
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show the settings of this method.", autocompletion=o.method_names, metavar="NAME"
+        ),
+    ] = None,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """List the methods of prune, or show the settings of one, for **toprune prune --set**.
+
+    Example: **toprune methods top**
+    """
+    hush(debug)
+    from toprune.methods import METHODS, make_method
+
+    if name is None:
+        report: dict[str, Any] = {"methods": [_summary(one) for one in METHODS.values()]}
+        rows = [(one["name"], one["summary"]) for one in report["methods"]]
+        last = "toprune methods NAME shows the settings of one; docs/methods.md helps to choose."
+        print_result(report, as_json, _table(("method", "how it finds a plan"), rows), last)
+        return
+    make_method(name)  # refuses an unknown name
+    report = _summary(METHODS[name])
+    report["settings"] = [
+        {
+            "name": one.name,
+            "default": one.default,
+            "values": parse.describe(one),
+            "help": one.metadata["help"],
+        }
+        for one in fields(METHODS[name])
+    ]
+    header = ("setting", "default", "values", "what it does")
+    rows = [
+        (one["name"], _text(one["default"]), one["values"], one["help"])
+        for one in report["settings"]
+    ]
+    parts: list[Any] = [f"{name}: {report['summary']}"]
+    if len(report["scores"]) > 1:
+        parts.append(f"It ranks tokens by --score: {', '.join(report['scores'])}.")
+    parts.append(_table(header, rows) if rows else "It has no settings.")
+    last = f"Example: --method {name} --set {rows[0][0]}={rows[0][1]}" if rows else ""
+    print_result(report, as_json, Group(*parts), last)
+
+
+def _text(default: Any) -> str:
+    """A default as it is written after `--set key=`."""
+    return default if isinstance(default, str) else str(default).lower()
+
+
+def _summary(method: Any) -> dict[str, Any]:
+    """The first sentence of the method's docstring, and its scores."""
+    text = " ".join((inspect.getdoc(method) or "").split())
+    summary = text.split(". ")[0].rstrip(".") + "."
+    return {"name": method.NAME, "summary": summary, "scores": list(method.SCORES)}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(*header, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def show(
@@ -242,7 +333,7 @@ def show(
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Which layers drop tokens and how many stay; people count layers from one.
+    """Show which layers drop tokens and how many tokens stay; layers count from one.
 
     Example: **toprune plan show small/plan.json**
     """
@@ -252,11 +343,13 @@ def show(
 
 def check(
     file: Annotated[Path, typer.Argument(help="A plan.json.")],
-    model: Annotated[str | None, typer.Option(help="Is it for this model, too?")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Also check that the plan fits this model.")
+    ] = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Is the plan sound, and does it belong to the model?
+    """Check that a plan is valid and, with --model, that it fits the model.
 
     Example: **toprune plan check small/plan.json --model dense**
     """
@@ -269,6 +362,6 @@ def check(
         config = read_config(model)
         sizes = FAMILIES[config.model_type].sizes(config)
         plan.check_model(config.model_type, sizes.layers, sizes.width)
-    found = {"file": str(file), "model": model, "steps": len(plan.steps), "sound": True}
-    belongs = "" if model is None else f" and belongs to {model}"
-    typer.echo(json.dumps(found) if as_json else f"{file} is sound{belongs}.")
+    result = {"file": str(file), "model": model, "steps": len(plan.steps), "sound": True}
+    fits = "" if model is None else f" and fits {model}"
+    typer.echo(json.dumps(result) if as_json else f"{file} is valid{fits}.")

@@ -1,233 +1,187 @@
 """Training: a dense model from labels, and a faster one from a dense model."""
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
 import toprune
 from toprune.cli import options as o
-from toprune.cli import parse as given
-from toprune.cli.console import hush, tell
+from toprune.cli import parse
+from toprune.cli.console import hush, print_result
 from toprune.errors import UserError
 from toprune.report import terminal as tables
+from toprune.training.settings import FINETUNE, Training
 
 
 def finetune(
     ctx: typer.Context,
+    *,
     model: o.Model,
-    out: o.Out,
     data: o.TaskSource = None,
     task: o.Task = "classify",
-    schedule: o.Schedule = None,
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
-    skip_bad_rows: o.SkipBadRows = False,
+    epochs: Annotated[
+        float, typer.Option(help="Passes over the training set.")
+    ] = FINETUNE.hard_epochs,
+    out: o.Out,
     max_length: o.MaxLength = None,
     stride: o.Stride = None,
     no_answer: o.NoAnswer = None,
-    epochs: Annotated[float, typer.Option(help="Passes over the training set.")] = 3,
-    lr: o.Lr = 5e-5,
-    batch_size: o.BatchSize = 32,
-    accumulation: o.Accumulation = 1,
-    bf16: o.Bf16 = False,
+    skip_bad_rows: o.SkipBadRows = False,
+    lr: o.Lr = FINETUNE.lr,
+    batch_size: o.BatchSize = FINETUNE.batch_size,
+    accumulation: o.Accumulation = FINETUNE.accumulation,
+    schedule: o.Schedule = None,
     no_dropout: Annotated[
         bool,
-        typer.Option("--no-dropout", help="Train without dropout: faster on long texts."),
+        typer.Option(
+            "--no-dropout",
+            help="Train without dropout: faster on long texts.",
+            rich_help_panel=o.TRAINING,
+        ),
     ] = False,
-    seed: o.Seed = 0,
+    bf16: o.Bf16 = FINETUNE.bf16,
+    seed: o.Seed = FINETUNE.seed,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
-    report_to: o.ReportTo = "none",
-    save_steps: o.SaveSteps = None,
+    report_to: o.ReportTo = FINETUNE.report_to,
+    save_steps: o.SaveSteps = FINETUNE.save_steps,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Train a dense model on labels, ready to be pruned.
+    """Train a dense model on labels, so that it can be pruned.
 
     Example: **toprune finetune --model sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv
     --text review --label verdict --out dense**
     """
     hush(debug)
     from toprune.data.presets import recipe_of
-    from toprune.training.settings import Training
 
     if epochs <= 0:
-        raise UserError(f"--epochs {epochs:g} trains nothing; ask for 1 or more")
-    recipe = recipe_of(task, schedule)
-    training = Training(
-        soft_epochs=0,
-        hard_epochs=epochs,
-        lr=lr,
-        batch_size=batch_size,
-        accumulation=accumulation,
-        bf16=bf16,
-        dropout=False if no_dropout else None,
-        label_weight=1.0,
-        seed=seed,
-        report_to=report_to,
-        save_steps=save_steps,
-    )
+        raise UserError(f"--epochs {epochs:g} trains nothing; give 1 or more")
+    dropout = False if no_dropout else None
+    recipe = recipe_of(task, schedule).finetune
     report = toprune.finetune(
         model,
-        given.data(data, text, pair, label, max_length, skip_bad_rows),
-        task=given.task(task, model, stride=stride, no_answer=no_answer),
+        parse.data(data, text, pair, label, max_length, skip_bad_rows),
+        task=parse.task(task, model, stride=stride, no_answer=no_answer),
         out=out,
         schedule=schedule,
-        training=replace(training, **o.unsaid(ctx, recipe.finetune)),
+        training=parse.training(ctx, FINETUNE, recipe, hard_epochs=epochs, dropout=dropout),
         resume=resume,
         overwrite=overwrite,
     )
-    tell(report | {"out": str(out)}, as_json, tables.evaluated(report), f"The model is in {out}.")
+    last = f"The model is in {out}."
+    print_result(report | {"out": str(out)}, as_json, tables.evaluated(report), last)
 
 
 def prune(
     ctx: typer.Context,
+    *,
     model: o.Model,
-    budget: Annotated[str, typer.Option(help="4x fewer real FLOPs, or 75% of them gone.")],
-    out: o.Out,
     data: o.TaskSource = None,
     task: o.Task = "classify",
-    schedule: o.Schedule = None,
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
-    skip_bad_rows: o.SkipBadRows = False,
+    budget: Annotated[
+        str, typer.Option(help="4x for a quarter of the real FLOPs, or 75% to remove that share.")
+    ],
+    method: o.Method = "top",
+    epochs: Annotated[
+        float,
+        typer.Option(help="Epochs in all: the first fifth learns masks, the rest weights. 0: none"),
+    ] = o.EPOCHS,
+    out: o.Out,
     max_length: o.MaxLength = None,
     stride: o.Stride = None,
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
     dropped: o.Dropped = None,
-    method: o.Method = "top",
+    skip_bad_rows: o.SkipBadRows = False,
     score: Annotated[
         Literal["probe", "probes", "received"] | None,
         typer.Option(
-            help="How tokens are ranked: once by a fitted vector, anew at every step by one of its "
-            "own, or by attention received (ToP)."
-        ),
-    ] = None,
-    epochs: Annotated[
-        float,
-        typer.Option(help="In all: the first fifth learns masks, the rest weights. 0: no training"),
-    ] = 5,
-    soft_epochs: Annotated[
-        float | None, typer.Option(min=0, help="Epochs that learn masks, instead of a fifth.")
-    ] = None,
-    lr: o.Lr = 1e-4,
-    mask_lr: Annotated[
-        float | None, typer.Option(min=0, help="Learning rate of the masks; by their steps.")
-    ] = None,
-    sparsity_warmup: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the mask epochs that reach the budget.")
-    ] = 0.7,
-    batch_size: o.BatchSize = 32,
-    accumulation: o.Accumulation = 1,
-    bf16: o.Bf16 = False,
-    label_weight: Annotated[
-        float, typer.Option(min=0, help="Weight of the labels beside the dense model's answers.")
-    ] = 0.0,
-    token_states: Annotated[
-        bool,
-        typer.Option(
-            "--token-states",
-            help="Teach the dense model's states of all tokens that stay: slower, may lose less.",
-        ),
-    ] = False,
-    constraint: Annotated[
-        Literal["projection", "lagrangian"], typer.Option(help="How masks are held to the budget.")
-    ] = "projection",
-    distill: Annotated[
-        Literal["lambda", "mse", "ce", "none"], typer.Option(help="Loss of the token ranking.")
-    ] = "lambda",
-    distill_weight: Annotated[
-        str, typer.Option(help="Weight of that loss; auto: 3 trial runs choose it.")
-    ] = "1.0",
-    bins: Annotated[int, typer.Option(min=1, help="Rank masks of a layer.")] = 50,
-    top_k: Annotated[
-        int, typer.Option(min=1, help="Tokens that the ranking loss calls relevant.")
-    ] = 20,
-    first_layer: Annotated[
-        int, typer.Option(min=0, help="First layer that may prune, counted from zero.")
-    ] = 0,
-    no_gates: Annotated[
-        bool, typer.Option("--no-gates", help="Prune in every layer from the first on.")
-    ] = False,
-    protect: Annotated[
-        list[str] | None, typer.Option(help="A token that must stay; may be given repeatedly.")
-    ] = None,
-    protect_first: Annotated[
-        bool | None,
-        typer.Option(
-            "--protect-first/--no-protect-first",
-            help="Keep the whole first text of a pair; rank and answer do so.",
+            help="Rank tokens once by a fitted vector (probe), at every step by another one "
+            "(probes), or by the attention they receive (received, as ToP does).",
+            rich_help_panel=o.BUDGET,
         ),
     ] = None,
     min_tokens: Annotated[
-        int, typer.Option(min=1, help="So many tokens of a text stay in every layer: a floor.")
+        int,
+        typer.Option(
+            min=1, help="Tokens of a text that every layer keeps.", rich_help_panel=o.BUDGET
+        ),
     ] = 2,
-    seed: o.Seed = 0,
+    protect: Annotated[
+        list[str] | None,
+        typer.Option(help="A token that is never dropped (repeatable).", rich_help_panel=o.BUDGET),
+    ] = None,
+    protect_first: o.ProtectFirst = None,
+    lr: o.Lr = Training.lr,
+    batch_size: o.BatchSize = Training.batch_size,
+    accumulation: o.Accumulation = Training.accumulation,
+    schedule: o.Schedule = None,
+    label_weight: o.LabelWeight = Training.label_weight,
+    token_states: o.TokenStates = Training.token_states,
+    bf16: o.Bf16 = Training.bf16,
+    seed: o.Seed = Training.seed,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the method, like bins=20 (repeatable). **toprune methods top** "
+            "lists those of top.",
+            rich_help_panel=o.METHOD,
+        ),
+    ] = None,
+    soft_epochs: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Epochs that learn masks (default: a fifth of --epochs).",
+            rich_help_panel=o.METHOD,
+        ),
+    ] = None,
+    mask_lr: o.MaskLr = Training.mask_lr,
+    sparsity_warmup: o.SparsityWarmup = Training.sparsity_warmup,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
-    report_to: o.ReportTo = "none",
-    save_steps: o.SaveSteps = None,
+    report_to: o.ReportTo = Training.report_to,
+    save_steps: o.SaveSteps = Training.save_steps,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Make a fine-tuned model faster by dropping tokens, to a budget that is met.
+    """Make a fine-tuned model faster: drop tokens until it meets a budget.
 
     Example: **toprune prune --model dense --data reviews.csv --budget 4x --out small**
 
-    Labels are not needed, only used to measure: the dense model's own answers are learned from.
+    Labels are optional: the model learns from the answers of the dense one, and labels only
+    measure it.
     """
     hush(debug)
     from toprune.data.presets import recipe_of
-    from toprune.methods import make_method
-    from toprune.methods.top import Top
-    from toprune.training.settings import Training
 
     recipe = recipe_of(task, schedule)
-    epochs = epochs if o.said(ctx, "epochs") else recipe.epochs
-    soft = given.soft_share(epochs, soft_epochs, recipe.soft)
-    is_auto = distill_weight == "auto"
-    settings = {
-        "bins": bins,
-        "top_k": top_k,
-        "first": first_layer,
-        "gates": not no_gates,
-        "constraint": constraint,
-        "distill": distill,
-        "distill_weight": Top().distill_weight if is_auto else given.number(distill_weight),
-    }
-    told = {key: value for key, value in settings.items() if o.said(ctx, o.OPTIONS.get(key, key))}
-    scheduled = o.unsaid(ctx, recipe.methods.get(method, {}))
-    training = Training(
-        soft_epochs=soft,
-        hard_epochs=epochs - soft,
-        lr=lr,
-        mask_lr=mask_lr,
-        sparsity_warmup=sparsity_warmup,
-        batch_size=batch_size,
-        accumulation=accumulation,
-        bf16=bf16,
-        label_weight=label_weight,
-        token_states=token_states,
-        seed=seed,
-        report_to=report_to,
-        save_steps=save_steps,
-    )
+    epochs = epochs if o.is_set(ctx, "epochs") else recipe.epochs
+    soft = parse.soft_share(epochs, soft_epochs, recipe.soft)
+    made, is_auto = parse.method(method, settings or (), recipe.methods.get(method, {}))
+    stages = {"soft_epochs": soft, "hard_epochs": epochs - soft}
     bundle = toprune.prune(
         model,
-        given.data(data, text, pair, label, max_length, skip_bad_rows),
+        parse.data(data, text, pair, label, max_length, skip_bad_rows),
         budget,
-        task=given.task(
+        task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
         ),
         out=out,
         schedule=schedule,
-        method=make_method(method, told | scheduled),
+        method=made,
         score=score,
-        training=replace(training, **o.unsaid(ctx, recipe.training)),
+        training=parse.training(ctx, Training(), recipe.training, **stages),
         protect=tuple(protect or ()),
         protect_first=protect_first,
         min_tokens=min_tokens,
@@ -235,5 +189,5 @@ def prune(
         resume=resume,
         overwrite=overwrite,
     )
-    report = bundle.report
-    tell(report | {"out": str(out)}, as_json, tables.pruned(report), f"The bundle is in {out}.")
+    report, last = bundle.report, f"The bundle is in {out}."
+    print_result(report | {"out": str(out)}, as_json, tables.pruned(report), last)

@@ -31,8 +31,8 @@ class Calibrate(Method):
 
 @dataclass(frozen=True)
 class Random(Method):
-    """Tokens leave in a fixed random order of their places; schedule and training are as good as
-    those of the other methods. The distance to this baseline is what a ranking is worth."""
+    """Tokens leave in a fixed random order of their places. Schedule and training are as good as
+    those of the other methods, so the distance to this baseline is what a ranking is worth."""
 
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
 
@@ -46,8 +46,8 @@ class Random(Method):
 
 @dataclass(frozen=True)
 class Truncate(Method):
-    """No token leaves inside the model. Texts are cut at the length that meets the budget, and the
-    model is trained to answer from their beginnings as it did from the whole texts."""
+    """Texts are cut at the length that meets the budget. No token leaves inside the model, which
+    learns to answer from the beginnings of texts as it did from the whole texts."""
 
     NAME: ClassVar[str] = "truncate"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)

@@ -10,14 +10,6 @@ from toprune.report.html.shell import escape
 from toprune.tasks import TASKS, Task
 
 Report = dict[str, Any]
-METHOD_OPTIONS = {  # a method's setting -> its option
-    "bins": "bins",
-    "top_k": "top-k",
-    "first": "first-layer",
-    "constraint": "constraint",
-    "distill": "distill",
-    "distill_weight": "distill-weight",
-}
 
 
 def origin(report: Report) -> str:
@@ -75,9 +67,10 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     }
     task_settings = settings.get("task_settings") or {}
     options |= {name: task_settings.get(name) for name in ("stride", "pooling", "dropped")}
-    method_settings = settings.get("method_settings") or {}
-    options |= {option: method_settings.get(name) for name, option in METHOD_OPTIONS.items()}
-    flags = ["--no-gates"] if method_settings.get("gates") is False else []
+    flags: list[str] = []
+    for key, value in (settings.get("method_settings") or {}).items():
+        text = value if isinstance(value, str) else json.dumps(value).replace("null", "none")
+        flags.append(f"--set {shlex.quote(f'{key}={text}')}")
     flags += ["--bf16"] if training.get("bf16") else []
     flags += ["--token-states"] if training.get("token_states") else []
     flags += ["--no-answer"] if task_settings.get("no_answer") else []
