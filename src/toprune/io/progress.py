@@ -1,6 +1,6 @@
-"""Progress for people: what happens, how far it is, how long it will take.
+"""Progress bars: what runs, how far it is, how long it will take.
 
-On stderr, so that `--json` output stays clean. A bar needs a terminal.
+They go to stderr, so that `--json` output stays clean, and need a terminal.
 """
 
 import os
@@ -22,6 +22,8 @@ console = Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
 
 
 class Advance(Protocol):
+    """Moves a bar by `count` things."""
+
     def __call__(self, count: int = 1) -> None: ...
 
 
@@ -40,8 +42,12 @@ def new_progress() -> Progress:
 
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
-    """A bar over `total` things, None for a stream that has no known end; the yielded function
-    moves it."""
+    """Show a bar and yield the function that moves it.
+
+    Args:
+        label: what runs.
+        total: number of things; None for a stream without a known end.
+    """
     with new_progress() as progress:
         task = progress.add_task(label, total=total, note="")
 

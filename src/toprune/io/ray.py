@@ -1,6 +1,6 @@
-"""Ray, when one machine is not enough: join a cluster, or start one here, quietly.
+"""Join a Ray cluster, or start Ray on this machine, without its messages.
 
-Ray is an extra. Nothing here imports it before it is asked for.
+Ray is an extra: nothing here imports it before it is needed.
 """
 
 import logging
@@ -14,42 +14,47 @@ from typing import Any
 
 from toprune.errors import UserError
 
-# Read by Ray when it is imported or started. What the user has set stays.
+# Ray reads these when it is imported or started. Values that the user has set stay.
 SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # no report to Ray's makers, and no line about it
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage report, and no message about it
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what it is going to be, else a warning
-    "RAY_worker_niceness": "0",  # the work comes first, as in one process; Ray's own default is 15
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; otherwise Ray warns
+    "RAY_worker_niceness": "0",  # same priority as a single process; Ray's default is 15
 }
 SILENT = {
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # its C++ parts write to stderr
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what happens to workers goes to stdout, of all places
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # C++ parts of Ray write to stderr
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # otherwise messages about workers go to stdout
 }
 TIMEOUT = 10  # seconds
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where bulk work is done. address: None for this machine. workers: None for as many as fit."""
+    """Where bulk work runs."""
 
-    address: str | None = None
-    workers: int | None = None
-    ordered: bool = True  # else rows come as they are done
-    debug: bool = False  # let Ray talk
+    address: str | None = None  # None: this machine
+    workers: int | None = None  # None: as many as fit
+    ordered: bool = True  # False: rows come in the order in which they are done
+    debug: bool = False  # show Ray's messages
 
 
 def load_ray(module: str = "ray", *, debug: bool = False) -> Any:
-    """Ray, or a module of it; one line for who has not installed it. debug: let it talk."""
+    """Import Ray or one of its modules.
+
+    Args:
+        module: what to import.
+        debug: show Ray's messages.
+    """
     for name, value in (SETTINGS if debug else SETTINGS | SILENT).items():
         os.environ.setdefault(name, value)
     try:
         return import_module(module)
-    except ImportError as problem:  # ray.data without pyarrow is one, too
+    except ImportError as problem:  # ray.data raises it without pyarrow, too
         raise UserError("the engine ray is not installed; pip install 'toprune[ray]'") from problem
 
 
 def cores() -> int:
-    """Of this machine, as far as this process may use them."""
+    """Count the cores of this machine that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -59,30 +64,34 @@ def cores() -> int:
 def cluster(
     address: str | None = None, cpus: int | None = None, *, debug: bool = False
 ) -> Iterator[Any]:
-    """`with cluster(address, cpus) as ray: ...`
+    """Yield Ray, connected: `with cluster(address, cpus) as ray: ...`
 
-    address: of a running cluster (`host:6379`, or `auto` on one of its nodes); None starts Ray here
-    with so many `cpus` (None: every core) and ends it afterwards. Ray that is in use already, in a
-    notebook say, is used and left as it is. debug: let Ray talk.
+    If this process uses Ray already, for example in a notebook, it goes on with that and does not
+    end it.
+
+    Args:
+        address: of a running cluster (`host:6379`, or `auto` on one of its nodes); None starts Ray
+            here and ends it afterwards.
+        cpus: number of cores of a Ray that starts here; None: every core.
+        debug: show Ray's messages.
     """
     ray = load_ray(debug=debug)
     if ray.is_initialized():
         yield ray
         return
-    how: dict[str, Any] = {"address": "local", "num_cpus": cpus or cores()}
+    options: dict[str, Any] = {"address": address}
     if address is None:
-        how["include_dashboard"] = False
+        options = {"address": "local", "num_cpus": cpus or cores(), "include_dashboard": False}
     else:
-        _check(address)
-        how = {"address": address}
+        _check_address(address)
     try:
         if debug:
-            ray.init(**how)
+            ray.init(**options)
         else:
             with _no_stderr():
-                ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **how)
+                ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as problem:
-        raise _none(address or "this machine", problem) from problem
+        raise _no_cluster(address or "this machine", problem) from problem
     try:
         yield ray
     finally:
@@ -91,24 +100,23 @@ def cluster(
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Ray's C++ parts begin with a line that they were told to be silent. What goes wrong is
-    raised."""
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
+    """Hide the line with which Ray's C++ parts confirm their log level. Errors are raised."""
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
-def _check(address: str) -> None:
-    """Ray itself would wait for minutes where nobody answers."""
+def _check_address(address: str) -> None:
+    """Check that a cluster answers: Ray itself would wait for minutes."""
     if "://" in address:
         raise UserError(
-            f"--address {address}: a Ray client cannot do this; run toprune on a node of the "
-            "cluster with --address auto, or send it there with ray job submit"
+            f"--address {address}: the Ray client is not supported; run toprune on a node of "
+            "the cluster with --address auto, or submit it with ray job submit"
         )
     if address == "auto":
         return
@@ -118,12 +126,12 @@ def _check(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), TIMEOUT).close()
     except (OSError, OverflowError) as problem:
-        raise _none(address, problem) from problem
+        raise _no_cluster(address, problem) from problem
 
 
-def _none(where: str, problem: Exception) -> UserError:
-    why = next(iter(str(problem).splitlines()), type(problem).__name__).rstrip(". ")
+def _no_cluster(address: str, problem: Exception) -> UserError:
+    reason = next(iter(str(problem).splitlines()), type(problem).__name__).rstrip(". ")
     return UserError(
-        f"no Ray cluster at {where} ({why}); check it with: ray status; where it asks for a token, "
+        f"no Ray cluster at {address} ({reason}); check it with: ray status; if it needs a token, "
         "set RAY_AUTH_MODE=token"
     )

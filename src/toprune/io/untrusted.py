@@ -1,8 +1,8 @@
-"""Reading what comes from elsewhere: files of a bundle are inside of it, and of a sensible size.
+"""Read files from untrusted sources: only inside the bundle, and only of a sensible size.
 
-An archive may hold links to any place, a JSON file may be half a gigabyte or nest a thousand
-brackets, and a pipe in place of a file is waited for without end. All of that is refused in one
-line before anything of it is read.
+An archive may contain links to any place, a JSON file may be half a gigabyte long or nest a
+thousand brackets, and a pipe in place of a file blocks for ever. All of that ends in an error of
+one line before anything is read.
 """
 
 import json
@@ -14,21 +14,21 @@ from typing import Any
 
 from toprune.errors import UserError
 
-MAX_BYTES = 16 << 20  # of a JSON file that we read; reports of long trainings have a tenth
-MAX_DEPTH = 64  # brackets in brackets: what is written, shown and compared goes down as deep
+MAX_BYTES = 16 << 20  # of a JSON file; reports of long trainings have a tenth of it
+MAX_DEPTH = 64  # brackets in brackets; code that writes, shows and compares recurses as deep
 
 
 def inside(folder: str | os.PathLike[str], name: str) -> Path:
-    """The file itself, which must be below the folder wherever links lead.
+    """Resolve the links of a file, which must end below the folder.
 
-    The hub's cache is made of links: what is below its `snapshots` may lead to the `blobs` beside.
+    The hub's cache consists of links: a file below `snapshots` may lead to `blobs` beside it.
     """
     folder = Path(folder)
     path, root = (folder / name).resolve(), folder.resolve()
-    homes = [root]
+    allowed = [root]
     if root.parent.name == "snapshots":
-        homes.append(root.parents[1] / "blobs")
-    if not any(map(path.is_relative_to, homes)) or not path.is_file():
+        allowed.append(root.parents[1] / "blobs")
+    if not any(map(path.is_relative_to, allowed)) or not path.is_file():
         raise UserError(
             f"{folder / name} is not a file inside the bundle (it leads to {path}); "
             "copy the bundle with its files (cp -rL)"
@@ -37,13 +37,15 @@ def inside(folder: str | os.PathLike[str], name: str) -> Path:
 
 
 def check_links(folder: str | os.PathLike[str]) -> None:
-    """No link below the folder leads out of it, and nothing is there but files and folders: for
-    libraries that open what they find."""
-    for home, folders, files in os.walk(folder):
+    """Check that no link leads out of the folder and that it holds only files and folders.
+
+    Run this before a library that opens whatever the folder contains.
+    """
+    for parent, folders, files in os.walk(folder):
         for name in files:
-            inside(folder, os.path.relpath(os.path.join(home, name), folder))
+            inside(folder, os.path.relpath(os.path.join(parent, name), folder))
         for name in folders:
-            path = Path(home, name)
+            path = Path(parent, name)
             if path.is_symlink() and not path.resolve().is_relative_to(Path(folder).resolve()):
                 raise UserError(
                     f"{path} leads out of the bundle, to {path.resolve()}; copy the bundle with "
@@ -52,10 +54,14 @@ def check_links(folder: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def whatever(line: str) -> Iterator[None]:
-    """All that a library may raise over a file that is not as it should be, in one line; `{}` in it
-    is the reason. Panics of Rust (tokenizers, safetensors) are no Exceptions, but no more than
-    that."""
+def user_errors(message: str) -> Iterator[None]:
+    """Turn any error of a library that reads a bad file into a UserError of one line.
+
+    Panics of Rust code (tokenizers, safetensors) are BaseExceptions and count as well.
+
+    Args:
+        message: what to say; `{}` in it stands for the reason.
+    """
     try:
         yield
     except UserError:
@@ -65,15 +71,21 @@ def whatever(line: str) -> Iterator[None]:
             raise
         lines = [part.strip() for part in str(error).splitlines() if part.strip()]
         reason = lines[0][:200] if lines else type(error).__name__
-        raise UserError(line.replace("{}", reason, 1)) from error
+        raise UserError(message.replace("{}", reason, 1)) from error
 
 
 def read_json(path: str | os.PathLike[str], advice: str = "copy it again") -> Any:
-    """What a JSON file holds. advice: what to do about one that cannot be read."""
+    """Read a JSON file.
+
+    Args:
+        path: of the file.
+        advice: what the user can do if the file cannot be read.
+    """
     return parse_json(read_text(path, advice), str(path), advice)
 
 
 def read_text(path: str | os.PathLike[str], advice: str = "copy it again") -> str:
+    """Read a text file in UTF-8; see `read_json`."""
     path = Path(path)
     try:
         size, is_file = path.stat().st_size, path.is_file()
@@ -92,21 +104,26 @@ def read_text(path: str | os.PathLike[str], advice: str = "copy it again") -> st
 
 
 def parse_json(text: str, where: str, advice: str = "copy it again") -> Any:
-    """where: whose text it is. Of a key that comes twice the last one counts, as in every reader
-    that a bundle meets."""
+    """Parse JSON. The last one of two equal keys counts, as for every other reader of a bundle.
+
+    Args:
+        text: the JSON text.
+        where: how messages call its source.
+        advice: what the user can do if the text is not valid.
+    """
     try:
-        found = json.loads(text)
-    except ValueError as error:  # an integer of thousands of digits is one, too
+        data = json.loads(text)
+    except ValueError as error:  # also for an integer of thousands of digits
         raise UserError(f"{where}: not valid JSON ({error}); {advice}") from error
     except RecursionError as error:
         raise UserError(f"{where}: it nests too deeply; {advice}") from error
-    _check_depth(found, where, advice)
-    return found
+    _check_depth(data, where, advice)
+    return data
 
 
-def _check_depth(found: Any, where: str, advice: str) -> None:
-    """What can be read can still be too deep to be written."""
-    level = [found]
+def _check_depth(data: Any, where: str, advice: str) -> None:
+    """JSON that Python can read may still be too deep to write."""
+    level = [data]
     for _ in range(MAX_DEPTH):
         level = [
             part

@@ -11,7 +11,7 @@ from transformers.utils.hub import cached_file
 from toprune.data.examples import Examples
 from toprune.data.images import PLACE, Images
 from toprune.errors import UserError
-from toprune.io.untrusted import whatever
+from toprune.io.untrusted import user_errors
 from toprune.models.checks import check_config, check_size
 from toprune.models.families import FAMILIES, family_named, family_of, image_shape, max_positions
 from toprune.models.heads import auto_class
@@ -73,7 +73,7 @@ def read_weights(source: str | Path, task: Task, config: Any = None, **head: Any
     if shape is not None:
         model_class = _slim_class(model_class, config, shape)
         options["ignore_mismatched_sizes"] = True  # `_check_shape` looks at them
-    with whatever(f"cannot read the weights in {source} ({{}}); save or download them again"):
+    with user_errors(f"cannot read the weights in {source} ({{}}); save or download them again"):
         if Path(source).is_dir():
             build = model_class.from_config if shape is None else model_class
             check_size(Path(source), build, config)
@@ -145,7 +145,7 @@ def load_tokenizer(source: Source, config: Any = None) -> Any:
             )
     if family_named(config).images:
         return _load_images(source, config)
-    with whatever(f"no tokenizer in {source} ({{}}); save one beside the model"):
+    with user_errors(f"no tokenizer in {source} ({{}}); save one beside the model"):
         tokenizer = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
     if not isinstance(tokenizer.model_input_names, list):
         raise UserError(f"model_input_names in {source}/tokenizer_config.json must be a list")
@@ -153,7 +153,7 @@ def load_tokenizer(source: Source, config: Any = None) -> Any:
 
 
 def _load_images(source: str | Path, config: Any) -> Images:
-    with whatever(f"no {PLACE} in {source} ({{}}); save the image processor there too"):
+    with user_errors(f"no {PLACE} in {source} ({{}}); save the image processor there too"):
         path = cached_file(str(source), PLACE)
     return check_images(Images.load(Path(str(path)), max_positions(config)), config)
 
@@ -177,7 +177,7 @@ def read_config(source: str | Path) -> Any:
     if Path(source).is_dir():
         check_config(Path(source))
     known = f"give a directory or a hub id of: {', '.join(FAMILIES)}"
-    with whatever(f"cannot read a model from {source} ({{}}); {known}"):
+    with user_errors(f"cannot read a model from {source} ({{}}); {known}"):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
     family_named(config)  # refuses unknown architectures
     return config

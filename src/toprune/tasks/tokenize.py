@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from toprune.errors import UserError
-from toprune.io.untrusted import whatever
+from toprune.io.untrusted import user_errors
 from toprune.tasks import Task
 
 Text = str | tuple[str, str] | list[str]  # a text, a pair, or a list of words
@@ -93,7 +93,7 @@ class Texts:
     @classmethod
     def load(cls, path: Path, task: Task, **options: Any) -> "Texts":
         """Read a tokenizer.json; the options are those of `Texts`."""
-        with whatever(f"cannot read {path} ({{}}); copy it again or export the bundle again"):
+        with user_errors(f"cannot read {path} ({{}}); copy it again or export the bundle again"):
             tokenizer = Tokenizer.from_file(str(path))
         return cls(tokenizer, task, **options)
 
@@ -113,7 +113,7 @@ class Texts:
             chunk = [
                 self._read(t, first + i) for i, t in enumerate(texts[start : start + CHUNK], start)
             ]
-            with whatever(f"{FAILS} on texts[{first + start}] or soon after ({{}}); {FIX}"):
+            with user_errors(f"{FAILS} on texts[{first + start}] or soon after ({{}}); {FIX}"):
                 encodings = self._encode(chunk)
             for i, encoding in enumerate(encodings, start):
                 if not encoding.ids:
@@ -233,7 +233,7 @@ def _spaced(tokenizer: Tokenizer) -> Tokenizer:
 
 def _first(tokenizer: Tokenizer) -> int:
     """The id with which every text begins."""
-    with whatever(f"{FAILS} on the text 'a' ({{}}); {FIX}"):
+    with user_errors(f"{FAILS} on the text 'a' ({{}}); {FIX}"):
         return tokenizer.encode("a").ids[0]
 
 
