@@ -187,7 +187,7 @@ def test_bad_input_of_finetune(case: str, place: Path, tmp_path: Path):
 
 
 OTHER_TASKS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "vectors are brought": (("finetune", "--task", "embed"), "brought, not fine-tuned"),
+    "vectors are not fine-tuned": (("finetune", "--task", "embed"), "not fine-tuned here"),
     "windows of a number": (("finetune", "--task", "regress", "--stride", 4), "setting (stride)"),
     "windows of GLUE": (("finetune", "--task", "mrpc", "--stride", 4), "leave out: stride"),
     "pooling of classes": (("prune", "--pooling", "cls"), "no such setting (pooling)"),
