@@ -55,8 +55,8 @@ def simulated(folder: Path, text: Any) -> tuple[list[set[int]], torch.Tensor, to
     return alive, pruned[0], dense[0]
 
 
-def only(found: Explained) -> Window:
-    (text,) = found.texts
+def only(explained: Explained) -> Window:
+    (text,) = explained.texts
     (window,) = text.windows
     return window
 
@@ -64,8 +64,8 @@ def only(found: Explained) -> Window:
 @pytest.mark.parametrize("name", PLANS)
 def test_as_masked(name: str, tmp_path: Path):
     folder = make_bundle(tmp_path / "small", PLANS[name])
-    found = explain(folder, [TEXT])
-    window = only(found)
+    explained = explain(folder, [TEXT])
+    window = only(explained)
     alive, pruned, dense = simulated(folder, TEXT)
     n = len(window.tokens)
     assert n == 12
@@ -74,32 +74,35 @@ def test_as_masked(name: str, tmp_path: Path):
     assert list(window.entering) == list(map(len, alive))
     if name != "adaptive":
         assert list(window.entering) == PLANS[name].lengths(n, held=3 if name == "protected" else 1)
-    for told, logits in ((found.texts[0].pruned, pruned), (found.texts[0].dense, dense)):
-        assert told["label"] == int(logits.argmax())
-        assert told["score"] == pytest.approx(float(logits.softmax(0).max()), abs=1e-4)
-    assert found.dense == SAME_WEIGHTS
+    for prediction, logits in (
+        (explained.texts[0].pruned, pruned),
+        (explained.texts[0].dense, dense),
+    ):
+        assert prediction["label"] == int(logits.argmax())
+        assert prediction["score"] == pytest.approx(float(logits.softmax(0).max()), abs=1e-4)
+    assert explained.dense == SAME_WEIGHTS
 
 
 def test_characters_and_names(tmp_path: Path):
     folder = make_bundle(tmp_path / "small", make_plan())
     text = "  w1   w22\nw3 "
-    found = explain(folder, [(text, "w4 w5")])
-    window = only(found)
+    explained = explain(folder, [(text, "w4 w5")])
+    window = only(explained)
     names = [token.name for token in window.tokens]
     assert names == ["[CLS]", "w1", "w22", "w3", "[SEP]", "w4", "w5", "[SEP]"]
     assert [token.part for token in window.tokens] == [None, 0, 0, 0, None, 1, 1, None]
     for token in window.tokens:
         if token.part is not None:
-            assert found.texts[0].parts[token.part][token.start : token.end] == token.name
-    pieces = list(found.texts[0].pieces(window))
+            assert explained.texts[0].parts[token.part][token.start : token.end] == token.name
+    pieces = list(explained.texts[0].pieces(window))
     assert "".join(p.text for p in pieces) == "[CLS]w1   w22\nw3 [SEP]w4 w5[SEP]"
     assert [p.token for p in pieces if p.token is not None] == list(range(8))
 
 
 def test_what_is_cut_off_is_told(tmp_path: Path):
     folder = make_bundle(tmp_path / "small", make_plan(), max_length=6)
-    found = explain(folder, [TEXT])
-    shown = "".join(piece.text for piece in found.texts[0].pieces(only(found)))
+    explained = explain(folder, [TEXT])
+    shown = "".join(piece.text for piece in explained.texts[0].pieces(only(explained)))
     assert shown == "[CLS]w1 w2 w3 w4 …[SEP]"
 
 
@@ -133,8 +136,8 @@ def test_one_ranking_for_good(tmp_path: Path):
 
 def test_merged_tokens_stand_together(tmp_path: Path):
     """12 tokens become 8 in layer 1, 4 in layer 3: [CLS] alone, the others in runs."""
-    found = explain(make_bundle(tmp_path / "small", make_plan("pooled")), [TEXT])
-    window = only(found)
+    explained = explain(make_bundle(tmp_path / "small", make_plan("pooled")), [TEXT])
+    window = only(explained)
     merged = {i: token for i, token in enumerate(window.tokens) if token.into is not None}
     stay = [i for i, token in enumerate(window.tokens) if token.last == LAYERS - 1]
     assert len(stay) == window.entering[-1] == 4
@@ -157,7 +160,7 @@ def test_merged_tokens_stand_together(tmp_path: Path):
         8: 6,
         11: 9,
     }
-    assert seen_by(found.texts[0], window, 1) == ("[CLS] w1+w2 w3+w4 w5 w6+w7 w8 w9+w10 [SEP]")
+    assert seen_by(explained.texts[0], window, 1) == ("[CLS] w1+w2 w3+w4 w5 w6+w7 w8 w9+w10 [SEP]")
 
 
 def test_windows_of_an_answer(tmp_path: Path):
@@ -167,15 +170,15 @@ def test_windows_of_an_answer(tmp_path: Path):
         tmp_path / "small", plan, "answer", "answer", max_length=16, task_settings=settings
     )
     context = " ".join(f"w{i}" for i in range(20, 50))
-    found = explain(folder, [("w1 w2", context), ("w1", "w20 w21")])
-    first, second = found.texts
+    explained = explain(folder, [("w1 w2", context), ("w1", "w20 w21")])
+    first, second = explained.texts
     assert len(first.windows) > 2
     assert len(second.windows) == 1
     for window in first.windows:
         assert [token.name for token in window.tokens[:4]] == ["[CLS]", "w1", "w2", "[SEP]"]
         assert all(token.protected and token.last == LAYERS - 1 for token in window.tokens[:4])
-        told = [p.text for p in first.pieces(window)]
-        assert told.count("… ") == (window is not first.windows[0])
+        pieces = [p.text for p in first.pieces(window)]
+        assert pieces.count("… ") == (window is not first.windows[0])
     read = {token.start for window in first.windows for token in window.tokens if token.part == 1}
     assert len(read) == 30
     assert first.pruned["answer"] == context[first.pruned["start"] : first.pruned["end"]]
@@ -183,11 +186,11 @@ def test_windows_of_an_answer(tmp_path: Path):
 
 def test_words_and_their_tags(tmp_path: Path):
     folder = make_bundle(tmp_path / "small", make_plan(restore="last"), "tokens", "tokens")
-    found = explain(folder, ["w1 w2  w3", ["w4", "w5"]])
-    assert [text.parts for text in found.texts] == [("w1 w2 w3",), ("w4 w5",)]
-    spans = [(token.start, token.end) for token in found.texts[0].windows[0].tokens[1:-1]]
+    explained = explain(folder, ["w1 w2  w3", ["w4", "w5"]])
+    assert [text.parts for text in explained.texts] == [("w1 w2 w3",), ("w4 w5",)]
+    spans = [(token.start, token.end) for token in explained.texts[0].windows[0].tokens[1:-1]]
     assert spans == [(0, 2), (3, 5), (6, 8)]
-    assert len(found.texts[0].pruned["tags"]) == 3
+    assert len(explained.texts[0].pruned["tags"]) == 3
 
 
 def test_vectors_are_compared(tmp_path: Path):
@@ -203,12 +206,14 @@ def test_the_original_model_speaks_when_it_is_given(tmp_path: Path):
     small = make_bundle(tmp_path / "small", make_plan(steps=()))
     model = make_model(seed=7)
     Bundle(model, make_tokenizer(), None, {"task": "classify"}).save(tmp_path / "dense")
-    found = explain(small, [TEXT], dense=tmp_path / "dense")
+    explained = explain(small, [TEXT], dense=tmp_path / "dense")
     with torch.inference_mode():
         logits = model(**make_tokenizer()(TEXT, return_tensors="pt")).logits[0]
-    assert found.texts[0].dense["score"] == pytest.approx(float(logits.softmax(0).max()), abs=1e-5)
-    assert str(tmp_path / "dense") in found.dense
-    assert found.texts[0].pruned["score"] != pytest.approx(found.texts[0].dense["score"])
+    assert explained.texts[0].dense["score"] == pytest.approx(
+        float(logits.softmax(0).max()), abs=1e-5
+    )
+    assert str(tmp_path / "dense") in explained.dense
+    assert explained.texts[0].pruned["score"] != pytest.approx(explained.texts[0].dense["score"])
 
 
 def test_no_plan(tmp_path: Path):
@@ -221,50 +226,50 @@ def test_no_plan(tmp_path: Path):
 
 
 def test_told_by_layer(tmp_path: Path):
-    found = explain(make_bundle(tmp_path / "small", make_plan("random")), ["w1 w2 w3 w4"])
-    text, window = found.texts[0], only(found)
+    explained = explain(make_bundle(tmp_path / "small", make_plan("random")), ["w1 w2 w3 w4"])
+    text, window = explained.texts[0], only(explained)
     assert seen_by(text, window, 0) == "[CLS] w1 w2 w3 w4 [SEP]"
     kept = {token.name for token in window.tokens if token.last >= 3}
     last = seen_by(text, window, 3)
     assert kept == set(last.replace("…", " ").split())
     assert last.count("…") >= 1
     console = Console(width=100, record=True, force_terminal=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(explain_text(found, console))
-    told = console.export_text()
-    assert "[CLS] w1 w2 w3 w4 [SEP]" in told
-    assert last in told
-    assert f"dense: {SAME_WEIGHTS}" in told
+    console.print(explain_text(explained, console))
+    output = console.export_text()
+    assert "[CLS] w1 w2 w3 w4 [SEP]" in output
+    assert last in output
+    assert f"dense: {SAME_WEIGHTS}" in output
 
 
 def test_fades_on_a_terminal(tmp_path: Path):
-    found = explain(make_bundle(tmp_path / "small", make_plan("random")), [TEXT])
+    explained = explain(make_bundle(tmp_path / "small", make_plan("random")), [TEXT])
     shades = shades_of(LAYERS, light=False)
     assert shades[-1] == "bold"
     greys = [int(shade[4:].split(",")[0]) for shade in shades[:-1]]
     assert greys == sorted(greys)
     assert shades_of(LAYERS, light=True)[0] > shades_of(LAYERS, light=True)[2]
     console = Console(width=200, force_terminal=True, color_system="truecolor", no_color=False)
-    with console.capture() as told:
-        console.print(explain_text(found, console))
-    for token in only(found).tokens:
+    with console.capture() as output:
+        console.print(explain_text(explained, console))
+    for token in only(explained).tokens:
         style = (
             "1" if token.last == LAYERS - 1 else f"38;2;{';'.join([str(greys[token.last])] * 3)}"
         )
-        assert f"\x1b[{style}m{token.name}\x1b[0m" in told.get()
+        assert f"\x1b[{style}m{token.name}\x1b[0m" in output.get()
     plain = Console(width=200, force_terminal=True, color_system="truecolor", no_color=True)
-    with plain.capture() as told:
-        plain.print(explain_text(found, plain))
-    assert "\x1b[38" not in told.get()
-    assert "what it sees" in told.get()
+    with plain.capture() as output:
+        plain.print(explain_text(explained, plain))
+    assert "\x1b[38" not in output.get()
+    assert "what it sees" in output.get()
 
 
 def test_a_text_gives_no_orders_to_the_terminal(tmp_path: Path):
-    found = explain(make_bundle(tmp_path / "small", make_plan()), ["w1 \x1b[31mw2\x07"])
+    explained = explain(make_bundle(tmp_path / "small", make_plan()), ["w1 \x1b[31mw2\x07"])
     console = Console(force_terminal=True, color_system="truecolor", no_color=False)
-    with console.capture() as told:
-        console.print(explain_text(found, console))
-    assert "\x1b[31m" not in told.get()
-    assert "\x07" not in told.get()
+    with console.capture() as output:
+        console.print(explain_text(explained, console))
+    assert "\x1b[31m" not in output.get()
+    assert "\x07" not in output.get()
 
 
 def test_predictions_prediction_text():
@@ -280,8 +285,8 @@ def test_predictions_prediction_text():
 # -- the command -----------------------------------------------------------------------------------
 
 
-def call(*words: Any) -> Any:
-    return CliRunner().invoke(app, ["explain", *map(str, words)])
+def call(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["explain", *map(str, arguments)])
 
 
 def test_command(tmp_path: Path):
@@ -289,8 +294,8 @@ def test_command(tmp_path: Path):
     done = call(folder, TEXT, "w3 w4", "--json")
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
-    told = json.loads(done.stdout)
-    assert told == json.loads(json.dumps(explain(folder, [TEXT, "w3 w4"]).to_dict()))
+    output = json.loads(done.stdout)
+    assert output == json.loads(json.dumps(explain(folder, [TEXT, "w3 w4"]).to_dict()))
     done = call(folder, TEXT)
     assert "what it sees" in done.stdout
     assert "\x1b" not in done.stdout
@@ -302,27 +307,27 @@ def test_command_reads_files_and_writes_a_page(tmp_path: Path):
     data = tmp_path / "data.jsonl"
     write_rows(data, rows)
     page = tmp_path / "page.html"
-    words = (folder, "--data", data, "--text", "first", "--pair", "second", "--rows", 3)
-    told = json.loads(call(*words, "--json", "--html", page).stdout)
-    assert [text["parts"] for text in told["texts"]] == [[f"w{i} w2", "w3"] for i in range(3)]
+    arguments = (folder, "--data", data, "--text", "first", "--pair", "second", "--rows", 3)
+    output = json.loads(call(*arguments, "--json", "--html", page).stdout)
+    assert [text["parts"] for text in output["texts"]] == [[f"w{i} w2", "w3"] for i in range(3)]
     assert page.read_text().count("<article") == 3
-    refused = call(*words, "--html", page)
+    refused = call(*arguments, "--html", page)
     assert refused.exit_code == 2
     assert "--overwrite" in refused.stderr
-    done = call(*words, "--html", page, "--overwrite")
+    done = call(*arguments, "--html", page, "--overwrite")
     assert f"The page is in {page}." in done.stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize(
-    ("words", "names"),
+    ("arguments", "names"),
     [
         ((), "give a text"),
         (("a", "b", "--pair", "c"), "one for each text"),
         (("a", "--data", "x.csv"), "not both"),
     ],
 )
-def test_command_refuses(words: tuple[str, ...], names: str, tmp_path: Path):
-    done = call(make_bundle(tmp_path / "small", make_plan()), *words)
+def test_command_refuses(arguments: tuple[str, ...], names: str, tmp_path: Path):
+    done = call(make_bundle(tmp_path / "small", make_plan()), *arguments)
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert names in line

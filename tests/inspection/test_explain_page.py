@@ -41,7 +41,7 @@ def window(parts: tuple[str, ...], lasts: list[int], into: dict[int, int] | None
     return Window(tuple(tokens), entering)
 
 
-def explained(task: str = "classify", **own: Any) -> Explained:
+def explained(task: str = "classify", **changes: Any) -> Explained:
     one = "a dull film with one great scene"
     texts = (
         Explanation(
@@ -66,12 +66,12 @@ def explained(task: str = "classify", **own: Any) -> Explained:
         "dense": "the same weights with every token kept",
         "texts": texts,
     }
-    return Explained(**fields | own)
+    return Explained(**fields | changes)
 
 
-def save(found: Explained, folder: Path) -> Path:
+def save(explanations: Explained, folder: Path) -> Path:
     path = folder / "explain.html"
-    path.write_text(explain_page(found), encoding="utf-8")
+    path.write_text(explain_page(explanations), encoding="utf-8")
     return path
 
 
@@ -153,8 +153,8 @@ def test_hover_and_keys_tell_scores(visit: "Open", tmp_path: Path):
 def test_predictions_side_by_side_and_texts_escaped(visit: "Open", tmp_path: Path):
     seen = visit(save(explained(), tmp_path))
     page = seen.page
-    told = page.locator(".predictions dd").all_inner_texts()
-    assert told == ["bad (87.5%)", "bad (75.0%)", "bad (62.5%)", "<b>good</b> (50.0%)"]
+    predictions = page.locator(".predictions dd").all_inner_texts()
+    assert predictions == ["bad (87.5%)", "bad (75.0%)", "bad (62.5%)", "<b>good</b> (50.0%)"]
     verdicts = page.locator(".verdict").all_inner_texts()
     assert verdicts == ["dense and pruned: the same label", "dense and pruned: another label"]
     shown = page.locator("article:nth-of-type(2) .tokens p").first.inner_text()
@@ -170,8 +170,8 @@ def test_predictions_side_by_side_and_texts_escaped(visit: "Open", tmp_path: Pat
 def test_answers_are_underlined(visit: "Open", tmp_path: Path):
     parts = ("who wrote", "it was Ada Lovelace in fact")
     lasts = [3] * (2 + 6 + 3)
-    said = {"answer": "Ada Lovelace", "score": 0.5, "start": 7, "end": 19}
-    text = Explanation(parts, (window(parts, lasts),), pruned=said, dense=said)
+    prediction = {"answer": "Ada Lovelace", "score": 0.5, "start": 7, "end": 19}
+    text = Explanation(parts, (window(parts, lasts),), pruned=prediction, dense=prediction)
     page = visit(save(explained("answer", texts=(text,)), tmp_path)).page
     assert page.locator("article .t.answer").all_inner_texts() == ["Ada", "Lovelace"]
     assert page.locator(".role").all_inner_texts() == ["question", "context"]
@@ -195,8 +195,8 @@ def test_merged_tokens_are_told(visit: "Open", tmp_path: Path):
 def test_windows_are_numbered():
     part = "w1 w2"
     one = window((part,), [3, 3, 3, 3])
-    said = {"label": 0, "score": 1.0}
-    text = Explanation((part,), (one, one), pruned=said, dense=said)
+    prediction = {"label": 0, "score": 1.0}
+    text = Explanation((part,), (one, one), pruned=prediction, dense=prediction)
     page = explain_page(explained(texts=(text,)))
     assert "Window 2 of 2" in page
 

@@ -36,15 +36,15 @@ QUESTIONS = Examples(
 
 def test_shares_by_hand():
     scores = np.array([[0.1, 0.6, 0.0, 0.3], [0.25, 0.25, 0.25, 0.25]])
-    found = dict(zip(SHARES, by_rank(scores).T.tolist(), strict=True))
-    assert found[0.05] == pytest.approx([0.6, 0.25])  # one token at least
-    assert found[0.5] == pytest.approx([0.9, 0.5])
-    assert found[0.75] == pytest.approx([1.0, 0.75])
-    assert found[1.0] == pytest.approx([1.0, 1.0])
+    result = dict(zip(SHARES, by_rank(scores).T.tolist(), strict=True))
+    assert result[0.05] == pytest.approx([0.6, 0.25])  # one token at least
+    assert result[0.5] == pytest.approx([0.9, 0.5])
+    assert result[0.75] == pytest.approx([1.0, 0.75])
+    assert result[1.0] == pytest.approx([1.0, 1.0])
 
 
 def test_attention_is_that_of_transformers(tmp_path: Path):
-    found = score_distributions(make_bundle(tmp_path / "small", make_plan()), [TEXT, "w1 w2"])
+    result = score_distributions(make_bundle(tmp_path / "small", make_plan()), [TEXT, "w1 w2"])
     model = make_model()
     model.set_attn_implementation("eager")
     curves = []
@@ -53,13 +53,13 @@ def test_attention_is_that_of_transformers(tmp_path: Path):
             out = model(**make_tokenizer()(text, return_tensors="pt"), output_attentions=True)
         received = torch.cat([p.mean((1, 2)) for p in out.attentions])  # (L, n)
         curves.append(by_rank(received.numpy()))
-    assert found["rows"] == 2
-    np.testing.assert_allclose(found["attention"], np.mean(curves, 0), atol=1e-5)
+    assert result["rows"] == 2
+    np.testing.assert_allclose(result["attention"], np.mean(curves, 0), atol=1e-5)
 
 
 def test_chart_has_a_line_for_each_layer(tmp_path: Path):
-    found = score_distributions(make_bundle(tmp_path / "small", make_plan()), [TEXT])
-    chart = score_chart(found)
+    result = score_distributions(make_bundle(tmp_path / "small", make_plan()), [TEXT])
+    chart = score_chart(result)
     assert chart.count("<polyline") == 4
     assert "layer 4" in chart
 
@@ -75,7 +75,7 @@ PLAN = make_plan("random", (Step(1, Fraction(1, 2)),), restore="last", protect_u
 
 def test_ranks_of_answers_by_hand(tmp_path: Path):
     """The random score is a known number for every place; the question stays and is not ranked."""
-    found = answer_ranks(answering(tmp_path / "small", PLAN), QUESTIONS)
+    result = answer_ranks(answering(tmp_path / "small", PLAN), QUESTIONS)
     places, kept = [], []
     for question, answer in (("w1 w2", (2, 3)), ("w3", (11,))):
         held = len(question.split()) + 2  # [CLS] question [SEP]
@@ -84,24 +84,24 @@ def test_ranks_of_answers_by_hand(tmp_path: Path):
         best = sorted(score, key=lambda i: -score[i])
         places += [best.index(held + i) for i in answer]
         kept += [best.index(held + i) < -(-n // 2) - held for i in answer]
-    assert found["pruned"]["tokens"] == 3
-    assert found["pruned"]["median_rank"] == sorted(places)[1]
-    assert found["pruned"]["among"] == 13
-    assert found["pruned"]["kept"] == pytest.approx(sum(kept) / 3)
-    assert (found["layer"], found["score"]) == (1, "random")
-    assert "dense" not in found
+    assert result["pruned"]["tokens"] == 3
+    assert result["pruned"]["median_rank"] == sorted(places)[1]
+    assert result["pruned"]["among"] == 13
+    assert result["pruned"]["kept"] == pytest.approx(sum(kept) / 3)
+    assert (result["layer"], result["score"]) == (1, "random")
+    assert "dense" not in result
 
 
 def test_ranks_are_of_the_weights(tmp_path: Path):
     plan = make_plan(steps=(Step(1, Fraction(1, 2)),), restore="last")
     small = answering(tmp_path / "small", plan)
     other = answering(tmp_path / "other", None, seed=3)
-    found = answer_ranks(small, QUESTIONS, dense=other)
+    result = answer_ranks(small, QUESTIONS, dense=other)
     assert (
-        found["dense"]
+        result["dense"]
         == answer_ranks(answering(tmp_path / "pruned", plan, seed=3), QUESTIONS)["pruned"]
     )
-    assert found["dense"] != found["pruned"]
+    assert result["dense"] != result["pruned"]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_nothing_to_rank(tmp_path: Path):
         answer_ranks(folder, QUESTIONS.take([2]))
 
 
-def call(*words: Any) -> Any:
-    return CliRunner().invoke(app, ["scores", *map(str, words)])
+def call(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["scores", *map(str, arguments)])
 
 
 def test_command(tmp_path: Path):
@@ -141,15 +141,15 @@ def test_command(tmp_path: Path):
         )
     ]
     write_rows(data, rows)
-    words = (small, "--data", data)
-    told = json.loads(call(*words, "--json").stdout)
-    assert told["answers"] == answer_ranks(small, QUESTIONS)
+    arguments = (small, "--data", data)
+    output = json.loads(call(*arguments, "--json").stdout)
+    assert output["answers"] == answer_ranks(small, QUESTIONS)
     svg = tmp_path / "scores.svg"
-    done = call(*words, "--dense", answering(tmp_path / "dense", None), "--svg", svg)
+    done = call(*arguments, "--dense", answering(tmp_path / "dense", None), "--svg", svg)
     assert done.exit_code == 0, done.output
     assert "dense: the median rank of 3 tokens" in done.stdout
     assert svg.read_text().startswith("<svg")
-    done = call(*words, "--svg", svg)
+    done = call(*arguments, "--svg", svg)
     assert "--overwrite" in done.stderr
     done = call(make_bundle(tmp_path / "classes", make_plan()), "--data", data, "--dense", small)
     assert "for the task answer" in done.stderr

@@ -94,9 +94,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SAID = {"bad": BAD, "fine": FINE}
 
 
-def tried(place: Path, filler: str = "hot", **own: Any) -> dict[str, Any]:
-    own = {"doses": (1, 3), "floors": ()} | own
-    return stress(place / "small", place / "data.jsonl", filler=place / f"{filler}.txt", **own)
+def tried(place: Path, filler: str = "hot", **options: Any) -> dict[str, Any]:
+    options = {"doses": (1, 3), "floors": ()} | options
+    return stress(place / "small", place / "data.jsonl", filler=place / f"{filler}.txt", **options)
 
 
 def row_of(report: dict[str, Any], name: str = AS_PRUNED, dose: int = 3, place: str = WORST) -> Any:
@@ -152,14 +152,14 @@ def test_a_floor_brings_it_back_and_costs(place: Path):
     assert recalls == [0, 0, 1, 1]
     assert row_of(report, names[1], 1)["missed"]["value"] == 0.5
     assert row_of(report, names[2], 1)["missed"]["value"] == 0
-    own = [one["own"]["unpadded"] for one in report["protections"]]
-    assert own[1] < own[0]
-    assert own[2] == own[3] == pytest.approx(1, abs=0.01)  # texts of 12 tokens stay whole
+    costs = [one["own"]["unpadded"] for one in report["protections"]]
+    assert costs[1] < costs[0]
+    assert costs[2] == costs[3] == pytest.approx(1, abs=0.01)  # texts of 12 tokens stay whole
     fewer = [row_of(report, name, 1)["executed"]["unpadded"] for name in names]
     assert fewer == sorted(fewer, reverse=True)
     assert fewer[3] > 1  # 22 tokens with filler: [CLS], 20 words, [SEP]
     assert "a floor of 12 tokens brings that to 0.0 % [0.0, 19.4]" in report["verdict"]
-    assert f"costs {own[0]:.2f}x -> {own[2]:.2f}x" in report["verdict"]
+    assert f"costs {costs[0]:.2f}x -> {costs[2]:.2f}x" in report["verdict"]
     assert "miss 50.0 % [28.0, 72.0]" in report["verdict"]
 
 
@@ -172,8 +172,8 @@ def test_protected_words_stay(place: Path):
     for name in names[1:]:
         assert row_of(report, name)["recall"] == 0.5  # w2 and w3 are pushed out still
         assert row_of(report, name)["missed"]["value"] == 0  # but nobody misses them
-    own = [one["own"]["unpadded"] for one in report["protections"]]
-    assert own[1] == own[0]  # they were kept anyway
+    costs = [one["own"]["unpadded"] for one in report["protections"]]
+    assert costs[1] == costs[0]  # they were kept anyway
     assert "protecting these words brings that to 0.0 %" in report["verdict"]
 
 
@@ -200,14 +200,14 @@ def made_up(**missed: tuple[int, int]) -> list[dict[str, Any]]:
 
 def test_a_protection_must_help_at_every_dose():
     """Whoever pads a text chooses how much: less at one dose for more at another is no help."""
-    told = verdict(made_up(bare=(8, 9), floor=(16, 4)))
-    assert "Filler 3.0 times" in told
-    assert "none of the protections that were tried lowers that" in told
-    told = verdict(made_up(bare=(9, 8), floor=(2, 4), other=(4, 4)))
-    assert "Filler 1.0 times" in told
-    assert "floor brings that to 2.0 % [0.8, 5.0]" in told
-    assert "3.00x -> 2.00x" in told
-    assert "The intervals overlap" in told
+    text = verdict(made_up(bare=(8, 9), floor=(16, 4)))
+    assert "Filler 3.0 times" in text
+    assert "none of the protections that were tried lowers that" in text
+    text = verdict(made_up(bare=(9, 8), floor=(2, 4), other=(4, 4)))
+    assert "Filler 1.0 times" in text
+    assert "floor brings that to 2.0 % [0.8, 5.0]" in text
+    assert "3.00x -> 2.00x" in text
+    assert "The intervals overlap" in text
     assert "overlap" not in verdict(made_up(bare=(60, 80), floor=(2, 4)))
 
 
@@ -302,10 +302,10 @@ def test_the_original_model_is_asked(place: Path, tmp_path: Path):
 def test_several_labels(tmp_path: Path, place: Path):
     model = hand_made()
     model.config.problem_type = "multi_label_classification"
-    told = {"task": "multilabel", "task_settings": {"classes": 2}, "max_length": LIMIT}
+    report_json = {"task": "multilabel", "task_settings": {"classes": 2}, "max_length": LIMIT}
     with torch.no_grad():
         model.classifier.bias[0] = -1
-    Bundle(model, make_tokenizer(), PLAN, told).save(tmp_path / "small")
+    Bundle(model, make_tokenizer(), PLAN, report_json).save(tmp_path / "small")
     write_rows(
         tmp_path / "data.jsonl", [{"text": text(w, i)} for i, w in enumerate(("w0", "w2") * 3)]
     )
@@ -344,17 +344,17 @@ def raw() -> Tokenizer:
 
 
 @pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("own", ["w1 w2. w3 w4! w5", "w1", " w1 w2\n\nw3 ", "w1. "])
+@pytest.mark.parametrize("original", ["w1 w2. w3 w4! w5", "w1", " w1 w2\n\nw3 ", "w1. "])
 @pytest.mark.parametrize("count", [0, 1, 4, 25])
-def test_every_character_is_found_again(where: str, own: str, count: int):
-    made = Filler(["w6 w7", "w8"], raw()).pad(own, where, count, (0, 1))
-    for i, letter in enumerate(own):
+def test_every_character_is_found_again(where: str, original: str, count: int):
+    made = Filler(["w6 w7", "w8"], raw()).pad(original, where, count, (0, 1))
+    for i, letter in enumerate(original):
         assert made.text[made.where(i)] == letter
     words = make_tokenizer().tokenize
     added = [word for word in words(made.text) if word in ("w6", "w7", "w8")]
     assert len(added) == count
     rest = [word for word in words(made.text) if word not in ("w6", "w7", "w8")]
-    assert rest == words(own)
+    assert rest == words(original)
 
 
 def test_places():
@@ -405,16 +405,16 @@ def test_command(place: Path):
     words = (place / "small", "--data", place / "data.jsonl", "--filler", place / "hot.txt")
     done = call(*words, "--doses", "1", "--floors", "12,16", "--protect", "w0", "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told == json.loads(
+    output = json.loads(done.stdout)
+    assert output == json.loads(
         json.dumps(tried(place, doses=(1,), floors=(12, 16), protect=("w0",)))
     )
-    assert set(told) == {
+    assert set(output) == {
         *("bundle", "task", "dense", "filler", "class", "class_by", "texts", "left_out"),
         *("decisive", "max_length", "seed", "protections", "verdict"),
     }
-    assert set(told["protections"][0]) == {"name", "min_tokens", "protect", "own", "rows"}
-    assert set(told["protections"][0]["rows"][0]) == {
+    assert set(output["protections"][0]) == {"name", "min_tokens", "protect", "own", "rows"}
+    assert set(output["protections"][0]["rows"][0]) == {
         *("dose", "place", "reached", "recall", "changed", "missed", "executed")
     }
     done = call(*words, "--floors", "0", "--limit", "4")

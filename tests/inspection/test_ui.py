@@ -32,19 +32,19 @@ NASTY = '</textarea><script>alert("x")</script> w1 & "q"'
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two budgets of one model."""
-    folder, found = tmp_path_factory.mktemp("ui"), []
+    folder, folders = tmp_path_factory.mktemp("ui"), []
     data = {"train": synthetic.rows(64, 0), "test": synthetic.rows(32, 1)}
     for budget in ("1.5x", "2x"):
-        found.append(folder / f"small-{budget}")
+        folders.append(folder / f"small-{budget}")
         toprune.prune(
             make_model(),
             data,
             budget,
-            out=found[-1],
+            out=folders[-1],
             tokenizer=make_tokenizer(),
             training=Training(soft_epochs=0, hard_epochs=0),
         )
-    return found
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def client(bundles: list[Path]) -> TestClient:
 def test_it_says_what_explain_says(client: TestClient, bundles: list[Path]) -> None:
     for number, bundle in enumerate(bundles):
         page = client.post("/", data={"text": TEXT, "bundle": str(number)}).text
-        (told,) = explain(bundle, [TEXT]).texts
-        assert f"<dd>{escape(prediction_text(told.dense))}</dd>" in page
-        assert f"<dd>{escape(prediction_text(told.pruned))}</dd>" in page
-        lasts = [token.last for token in told.windows[0].tokens]
+        (explained,) = explain(bundle, [TEXT]).texts
+        assert f"<dd>{escape(prediction_text(explained.dense))}</dd>" in page
+        assert f"<dd>{escape(prediction_text(explained.pruned))}</dd>" in page
+        lasts = [token.last for token in explained.windows[0].tokens]
         assert page.count('data-last="0"') == lasts.count(0)
         assert page.count('class="t ') == len(lasts)
         assert "the speed of dense on this text" in page
@@ -101,11 +101,11 @@ def address(bundles: list[Path]) -> Iterator[str]:
     begun = threading.Event()
     startup = server.startup
 
-    async def told(*given: Any, **more: Any) -> None:
-        await startup(*given, **more)
+    async def started(*args: Any, **more: Any) -> None:
+        await startup(*args, **more)
         begun.set()
 
-    server.startup = told
+    server.startup = started
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert begun.wait(30)

@@ -33,8 +33,8 @@ def test_the_hub_reads_our_metrics(bundle: Path) -> None:
     report: Any = read_report(bundle)
     assert card.data.pipeline_tag == "text-classification"
     assert "token-pruning" in card.data.tags
-    found = {result.metric_type: result.metric_value for result in card.data.eval_results}
-    assert found == {name: told["value"] for name, told in report["pruned"].items()}
+    metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert metrics == {name: figure["value"] for name, figure in report["pruned"].items()}
     assert f"{report['budget']['executed']['unpadded']:.2f}x fewer FLOPs" in card.text
     assert f"{report['difference']['accuracy']['low']:+.4f}" in card.text
 
@@ -57,21 +57,21 @@ def test_without_labels_it_claims_agreement_alone(tmp_path: Path) -> None:
 class Hub:
     """Takes what it is given, or says no."""
 
-    said: tuple[Any, ...] = ()
+    calls: tuple[Any, ...] = ()
     files: ClassVar[dict[str, str]] = {}
     error: Exception | None = None
 
     def __init__(self, token: str | None = None):
         pass
 
-    def create_repo(self, repo: str, **how: Any) -> str:
+    def create_repo(self, repo: str, **options: Any) -> str:
         if Hub.error is not None:
             raise Hub.error
-        Hub.said = (repo, how)
+        Hub.calls = (repo, options)
         return f"hub/{repo}"
 
-    def upload_folder(self, **how: Any) -> None:
-        Hub.said = (*Hub.said, how)
+    def upload_folder(self, **options: Any) -> None:
+        Hub.calls = (*Hub.calls, options)
 
     def upload_file(self, *, path_or_fileobj: bytes, path_in_repo: str, repo_id: str) -> None:
         Hub.files[path_in_repo] = path_or_fileobj.decode()
@@ -88,16 +88,16 @@ def test_a_bundle_is_pushed_without_the_texts(
     report["changed"]["examples"] = [{"text": text, "dense": "a", "pruned": "b", "label": "a"}]
     write_report(bundle, report)
     assert push(bundle, "me/small", private=True) == "hub/me/small"
-    repo, how, upload = Hub.said
-    assert (repo, how) == ("me/small", {"private": True, "exist_ok": True})
+    repo, options, upload = Hub.calls
+    assert (repo, options) == ("me/small", {"private": True, "exist_ok": True})
     assert (upload["repo_id"], upload["folder_path"]) == ("me/small", bundle)
     assert {"report.json", "report.html"} <= {*upload["ignore_patterns"]}
-    for name, told in Hub.files.items():
+    for name, pushed in Hub.files.items():
         assert text in (bundle / name).read_text()
-        assert text not in told
-    told = json.loads(Hub.files["report.json"])
-    assert told["pruned"] == report["pruned"]
-    assert told["inputs"] == {"model": "dense", "data": "tickets.csv"}
+        assert text not in pushed
+    pushed_report = json.loads(Hub.files["report.json"])
+    assert pushed_report["pruned"] == report["pruned"]
+    assert pushed_report["inputs"] == {"model": "dense", "data": "tickets.csv"}
     push(bundle, "me/small", examples=True)
     assert text in Hub.files["report.html"]
 

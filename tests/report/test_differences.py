@@ -39,17 +39,23 @@ def side_by_side(
     names: list[str] | None = None,
     places: Any = None,
 ) -> SideBySide:
-    own = make_task(task, {"classes": 2} if task == "multilabel" else None)
+    task_object = make_task(task, {"classes": 2} if task == "multilabel" else None)
     count = len(texts) * (2 if task == "embed" and pairs else 1)
     where = None if places is None else np.array(places)
     rows = [Row(np.arange(3), None, i, where) for i in range(count)]
-    said = [[np.array(one, float) for one in part] for part in (dense, pruned)]
-    return SideBySide((own, own), (said[0], said[1]), rows, Examples(texts, pairs, labels), names)
+    outputs = [[np.array(one, float) for one in part] for part in (dense, pruned)]
+    return SideBySide(
+        (task_object, task_object),
+        (outputs[0], outputs[1]),
+        rows,
+        Examples(texts, pairs, labels),
+        names,
+    )
 
 
 def test_classes_by_hand():
     """Four texts: kept right, lost, won, and wrong in another way."""
-    found = differences(
+    result = differences(
         side_by_side(
             "classify",
             ["a", "b", "c", "d"],
@@ -59,12 +65,12 @@ def test_classes_by_hand():
             names=["no", "yes", "maybe"],
         )
     )
-    assert found["classes"] == [
+    assert result["classes"] == [
         {"name": "no", "count": 3, "dense": 2 / 3, "pruned": 1 / 3, "changed": 2},
         {"name": "yes", "count": 1, "dense": 0.0, "pruned": 1.0, "changed": 1},
         {"name": "maybe", "count": 0, "dense": None, "pruned": None, "changed": 0},
     ]
-    changed = found["changed"]
+    changed = result["changed"]
     assert (changed["count"], changed["lost"], changed["won"]) == (3, 1, 1)
     assert changed["examples"] == [
         {"text": "b", "dense": "no", "pruned": "yes", "label": "no", "outcome": "lost"},
@@ -74,14 +80,14 @@ def test_classes_by_hand():
 
 
 def test_without_labels_nothing_is_lost():
-    found = differences(side_by_side("classify", ["a", "b"], [[1, 0], [1, 0]], [[0, 1], [1, 0]]))
-    assert found == {
+    result = differences(side_by_side("classify", ["a", "b"], [[1, 0], [1, 0]], [[0, 1], [1, 0]]))
+    assert result == {
         "changed": {"count": 1, "examples": [{"text": "a", "dense": "0", "pruned": "1"}]}
     }
 
 
 def test_several_labels():
-    found = differences(
+    result = differences(
         side_by_side(
             "multilabel",
             ["a", "b"],
@@ -91,17 +97,17 @@ def test_several_labels():
             names=["x", "y"],
         )
     )
-    assert [(row["name"], row["count"], row["changed"]) for row in found["classes"]] == [
+    assert [(row["name"], row["count"], row["changed"]) for row in result["classes"]] == [
         ("x", 1, 0),
         ("y", 0, 1),
     ]
-    assert found["changed"]["examples"] == [
+    assert result["changed"]["examples"] == [
         {"text": "a", "dense": "x", "pruned": "x, y", "label": "x", "outcome": "lost"}
     ]
 
 
 def test_tags_tell_the_words_that_changed():
-    found = differences(
+    result = differences(
         side_by_side(
             "tokens",
             [["Ada", "wrote"]],
@@ -112,7 +118,7 @@ def test_tags_tell_the_words_that_changed():
             places=[[-1, -1], [0, 0], [1, 0]],
         )
     )
-    assert found["changed"]["examples"] == [
+    assert result["changed"]["examples"] == [
         {
             "text": "Ada wrote",
             "dense": "Ada: PER",
@@ -121,14 +127,14 @@ def test_tags_tell_the_words_that_changed():
             "outcome": "lost",
         }
     ]
-    assert [row["changed"] for row in found["classes"]] == [0, 1]
-    assert [row["pruned"] for row in found["classes"]] == [1.0, 0.0]
+    assert [row["changed"] for row in result["classes"]] == [0, 1]
+    assert [row["pruned"] for row in result["classes"]] == [1.0, 0.0]
 
 
 def test_answers_show_the_context_around_them():
     context = "x" * 500 + " here " + "y" * 500
     places = [[-1, -1], [501, 505], [506, 600]]
-    found = differences(
+    result = differences(
         side_by_side(
             "answer",
             ["where?"],
@@ -139,14 +145,14 @@ def test_answers_show_the_context_around_them():
             places=places,
         )
     )
-    (case,) = found["changed"]["examples"]
+    (case,) = result["changed"]["examples"]
     assert (case["dense"], case["label"], case["outcome"]) == ("here", "here", "lost")
     assert " here " in case["pair"]
     assert len(case["pair"]) == CUT + 6
 
 
 def test_ranking_is_by_the_first_document():
-    found = differences(
+    result = differences(
         side_by_side(
             "rank",
             ["q", "q", "r", "r"],
@@ -156,7 +162,7 @@ def test_ranking_is_by_the_first_document():
             pairs=["right", "wrong", "c", "d"],
         )
     )
-    assert found["changed"] == {
+    assert result["changed"] == {
         "count": 1,
         "lost": 1,
         "won": 0,
@@ -165,18 +171,18 @@ def test_ranking_is_by_the_first_document():
 
 
 def test_numbers_are_told_by_how_far_they_are_apart():
-    found = differences(
+    result = differences(
         side_by_side("regress", [*"abc"], [[1], [2], [3]], [[1.5], [0], [3.25]], [1.0, 0.0, 3.0])
     )
-    assert found["changed"]["count"] is None
-    told = [(c["text"], c["pruned"], c["outcome"]) for c in found["changed"]["examples"]]
-    assert told == [("b", 0.0, "won"), ("a", 1.5, "lost"), ("c", 3.25, "lost")]
+    assert result["changed"]["count"] is None
+    shown = [(c["text"], c["pruned"], c["outcome"]) for c in result["changed"]["examples"]]
+    assert shown == [("b", 0.0, "won"), ("a", 1.5, "lost"), ("c", 3.25, "lost")]
 
 
 def test_vectors_of_pairs_and_alone():
     dense, pruned = [[1, 0], [1, 0], [1, 0], [0, 1]], [[1, 0], [1, 0], [0, 1], [0, 1]]
-    found = differences(side_by_side("embed", ["a", "b"], dense, pruned, pairs=["c", "d"]))
-    assert found["changed"]["examples"][0] == {
+    result = differences(side_by_side("embed", ["a", "b"], dense, pruned, pairs=["c", "d"]))
+    assert result["changed"]["examples"][0] == {
         "text": "a",
         "pair": "c",
         "dense": 1.0,
@@ -191,8 +197,8 @@ def test_images_are_named():
     sides = replace(
         sides, rows=[Picture(text, 5, i) for i, text in enumerate(sides.examples.texts)]
     )
-    told = {case["text"] for case in differences(sides)["changed"]["examples"]}
-    assert told == {str(Path("cats/1.png")), "image 2"}
+    shown = {case["text"] for case in differences(sides)["changed"]["examples"]}
+    assert shown == {str(Path("cats/1.png")), "image 2"}
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -202,13 +208,13 @@ def test_few_and_short(task: str, labelled: bool):
     sides.examples.texts[:] = [
         [f"{'w' * 400}{i}", "b"] if task == "tokens" else f"{i // 4}{'w' * 400}" for i in range(400)
     ]
-    found = differences(sides)["changed"]
-    assert len(found["examples"]) == 20
-    assert all(len(case["text"]) <= CUT + 3 for case in found["examples"])
-    assert ("lost" in found) == (labelled and task not in ("regress", "embed"))
-    if found["count"] is not None and task not in ("rank", "tokens"):
+    result = differences(sides)["changed"]
+    assert len(result["examples"]) == 20
+    assert all(len(case["text"]) <= CUT + 3 for case in result["examples"])
+    assert ("lost" in result) == (labelled and task not in ("regress", "embed"))
+    if result["count"] is not None and task not in ("rank", "tokens"):
         share = sides.tasks[0].agreement(*sides.outputs, sides.rows, sides.examples)
-        assert found["count"] == round(400 * (1 - share))
+        assert result["count"] == round(400 * (1 - share))
 
 
 def test_kept_by_length_by_hand():
@@ -241,10 +247,10 @@ def test_kept_by_length_of_few_texts():
 def test_the_masks_are_thinned_and_the_rest_stays():
     log = [{"step": i, "loss": 1.0, "gate_0": 0.5, "kept_0": 0.5} for i in range(200)]
     log += [{"step": 0, "loss": 2.0}]
-    found = thin_masks(log)
-    masked = [line["step"] for line in found if "gate_0" in line]
+    result = thin_masks(log)
+    masked = [line["step"] for line in result if "gate_0" in line]
     assert len(masked) == POINTS
     assert (masked[0], masked[-1]) == (0, 199)
-    assert [line["loss"] for line in found] == [line["loss"] for line in log]
-    assert not any("kept_0" in line for line in found if "gate_0" not in line)
+    assert [line["loss"] for line in result] == [line["loss"] for line in log]
+    assert not any("kept_0" in line for line in result if "gate_0" not in line)
     assert thin_masks(log[:50]) == log[:50]

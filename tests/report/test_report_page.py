@@ -48,22 +48,22 @@ def write_page(
 )
 def test_opens_quietly_fits_and_can_be_read(visit: "Open", tmp_path: Path, size: str, scheme: str):
     path = write_page(tmp_path, make_report(), make_compared())
-    found = visit(path, size=size, scheme=scheme)
-    assert found.errors == []
-    assert found.requests == [path.as_uri()]
-    assert found.overflow() == 0
-    found.open_details()
-    assert found.overflow() == 0
-    assert found.violations() == []
+    visited = visit(path, size=size, scheme=scheme)
+    assert visited.errors == []
+    assert visited.requests == [path.as_uri()]
+    assert visited.overflow() == 0
+    visited.open_details()
+    assert visited.overflow() == 0
+    assert visited.violations() == []
 
 
 def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
     """Every number says where it is from; what people read is that number, rounded."""
     files = {"report.json": make_report(), "compare.json": make_compared()}
-    found = visit(write_page(tmp_path, files["report.json"], files["compare.json"]))
-    told = found.page.evaluate(READ)
-    assert len(told) > 150
-    for file, at, value, text in told:
+    visited = visit(write_page(tmp_path, files["report.json"], files["compare.json"]))
+    numbers = visited.page.evaluate(READ)
+    assert len(numbers) > 150
+    for file, at, value, text in numbers:
         wanted: Any = files[file]
         for key in at.split("/")[1:]:
             wanted = wanted[int(key) if isinstance(wanted, list) else key]
@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
         shown = text.replace("\u2212", "-").replace(",", "").strip("x< ")
         near = 0.501 * 10 ** -len(shown.partition(".")[2])
         assert any(abs(float(shown) - wanted * times) < near for times in (1, 100)), (at, text)
-    by_place = {at: text for file, at, _, text in told if file == "report.json"}
+    by_place = {at: text for file, at, _, text in numbers if file == "report.json"}
     assert by_place["/budget/executed/unpadded"] == "3.01x"
     assert by_place["/budget/executed/padded"] == "6.25x"
     assert by_place["/budget/executed/paper"] == "2.50x"
@@ -91,14 +91,14 @@ def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_its_page(visit: "Open", tmp_path: Path, task: str, labelled: bool):
     report = make_report(task, labelled=labelled)
-    found = visit(write_page(tmp_path, report), size="phone")
-    assert found.errors == []
-    assert found.overflow() == 0
-    headings = found.page.locator("h2").all_inner_texts()
+    visited = visit(write_page(tmp_path, report), size="phone")
+    assert visited.errors == []
+    assert visited.overflow() == 0
+    headings = visited.page.locator("h2").all_inner_texts()
     assert "Where it fails" in headings
     has_classes = labelled and task in ("classify", "multilabel", "tokens")
     assert ("Class by class" in headings) == has_classes
-    cases = found.page.locator(".cases > li").count()
+    cases = visited.page.locator(".cases > li").count()
     assert cases == len(report["changed"]["examples"]) > 0
 
 
@@ -123,16 +123,16 @@ def test_others_words_stay_words(visit: "Open", tmp_path: Path):
         report[part] = dict.fromkeys(NASTY, report[part]["accuracy"])
     compared: dict[str, Any] = make_compared() | {"metric": NASTY[1]}
     compared["means"][0]["name"] = NASTY[0]
-    found = visit(write_page(tmp_path, report, compared))
-    assert found.errors == []
-    assert len(found.requests) == 1
-    assert "hacked" not in found.page.title().replace(NASTY[1], "")
-    assert found.page.locator("script, img, iframe, object").count() == 0
-    assert found.page.locator("h1").count() == 1
-    shown = found.page.locator(".cases blockquote").all_text_contents()
+    visited = visit(write_page(tmp_path, report, compared))
+    assert visited.errors == []
+    assert len(visited.requests) == 1
+    assert "hacked" not in visited.page.title().replace(NASTY[1], "")
+    assert visited.page.locator("script, img, iframe, object").count() == 0
+    assert visited.page.locator("h1").count() == 1
+    shown = visited.page.locator(".cases blockquote").all_text_contents()
     assert shown[0:6:2] == NASTY[:3]
     assert shown[8] == "\ufffd alone, \u2400 and \u241b[31m"
-    assert found.page.locator(".cases blockquote > bdi").count() == 2 * len(NASTY)
+    assert visited.page.locator(".cases blockquote > bdi").count() == 2 * len(NASTY)
 
 
 def test_little_to_say(visit: "Open", tmp_path: Path):
@@ -145,9 +145,9 @@ def test_little_to_say(visit: "Open", tmp_path: Path):
     assert "Class by class" not in text
     tuned = {"task": "classify", "examples": 9, "metrics": old["dense"], "max_length": 64}
     for report in (old, tuned, {}):
-        found = visit(write_page(tmp_path, report), size="phone")
-        assert found.errors == []
-        assert found.overflow() == 0
+        visited = visit(write_page(tmp_path, report), size="phone")
+        assert visited.errors == []
+        assert visited.overflow() == 0
 
 
 def test_numbers_that_are_none(visit: "Open", tmp_path: Path):
@@ -160,21 +160,24 @@ def test_numbers_that_are_none(visit: "Open", tmp_path: Path):
 def test_a_page_of_a_comparison(visit: "Open", tmp_path: Path):
     path = tmp_path / "compare.html"
     path.write_text(compare_page(make_compared()), encoding="utf-8")
-    found = visit(path, size="phone", scheme="dark")
-    assert (found.errors, found.requests, found.overflow()) == ([], [path.as_uri()], 0)
-    assert found.violations() == []
-    assert "9x is out of reach" in found.page.locator("main").inner_text()
+    visited = visit(path, size="phone", scheme="dark")
+    assert (visited.errors, visited.requests, visited.overflow()) == ([], [path.as_uri()], 0)
+    assert visited.violations() == []
+    assert "9x is out of reach" in visited.page.locator("main").inner_text()
 
 
 def test_only_the_pages_own_script_runs(visit: "Open", tmp_path: Path):
     path = tmp_path / "page.html"
     body = '<p id="p" style="color: red" onclick="this.id=\'q\'">a</p><script>var bad = 1</script>'
     path.write_text(page("a title", body, script="document.title += ' of mine'"))
-    found = visit(path)
-    found.page.click("p")
-    assert found.page.title() == "a title of mine"
-    assert found.page.evaluate("[typeof bad, document.querySelector('p').id]") == ["undefined", "p"]
-    assert len(found.errors) == 3  # the style, the script in the body, the click
+    visited = visit(path)
+    visited.page.click("p")
+    assert visited.page.title() == "a title of mine"
+    assert visited.page.evaluate("[typeof bad, document.querySelector('p').id]") == [
+        "undefined",
+        "p",
+    ]
+    assert len(visited.errors) == 3  # the style, the script in the body, the click
 
 
 @pytest.mark.parametrize("text", ["a</script>", "a</STYLE >", "<!-- a"])
@@ -221,7 +224,7 @@ def test_a_page_anew(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (None, "cannot read .*; give the directory that prune wrote"),
         ("{", "not valid JSON"),
@@ -230,9 +233,9 @@ def test_a_page_anew(tmp_path: Path):
         ('{"task": "classify", "kept_per_layer": ["a"]}', "not one that toprune wrote"),
     ],
 )
-def test_a_report_of_nonsense(tmp_path: Path, text: str | None, says: str):
+def test_a_report_of_nonsense(tmp_path: Path, text: str | None, message: str):
     if text is not None:
         (tmp_path / "report.json").write_text(text)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         write_report_page(tmp_path)
     assert not (tmp_path / "report.html").exists()

@@ -15,26 +15,32 @@ OTHER = Line("random", [Point(1.5, 85)])
 
 
 def drawn(*lines: Line, **more: object) -> ElementTree.Element:
-    how = {"title": "a title", "x": "across", "y": "up", "start": 1.0, "level": ("dense", 100.0)}
-    return ElementTree.fromstring(chart(lines, **how | more))  # pyright: ignore[reportArgumentType]
+    options = {
+        "title": "a title",
+        "x": "across",
+        "y": "up",
+        "start": 1.0,
+        "level": ("dense", 100.0),
+    }
+    return ElementTree.fromstring(chart(lines, **options | more))  # pyright: ignore[reportArgumentType]
 
 
 def named(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [found for found in root.iter() if found.get("class") == name]
+    return [element for element in root.iter() if element.get("class") == name]
 
 
-def numbers(found: ElementTree.Element, *keys: str) -> tuple[float, ...]:
-    return tuple(float(found.attrib[key]) for key in keys)
+def numbers(element: ElementTree.Element, *keys: str) -> tuple[float, ...]:
+    return tuple(float(element.attrib[key]) for key in keys)
 
 
 def texts(root: ElementTree.Element) -> list[str]:
-    return [found.text or "" for found in root.iter(f"{SVG}text")]
+    return [element.text or "" for element in root.iter(f"{SVG}text")]
 
 
 def test_everything_is_where_its_number_is():
     """x from 1 to 3: 245 pixels for one. y from 80 to 100: 16.5 pixels for one."""
     root = drawn(TOP, OTHER)
-    markers = [numbers(found, "cx", "cy") for found in named(root, "marker")]
+    markers = [numbers(element, "cx", "cy") for element in named(root, "marker")]
     assert markers == [(315, 215), (560, 380), (192.5, 297.5)]
     (bar,) = named(root, "interval")
     assert numbers(bar, "x1", "y1", "x2", "y2") == (560, 297.5, 560, 132.5)
@@ -43,17 +49,17 @@ def test_everything_is_where_its_number_is():
 
 
 def test_a_line_goes_from_left_to_right():
-    first, second = (found.get("points") for found in drawn(TOP, OTHER).iter(f"{SVG}polyline"))
+    first, second = (element.get("points") for element in drawn(TOP, OTHER).iter(f"{SVG}polyline"))
     assert first == "315.0,215.0 560.0,380.0"
     assert second == "192.5,297.5"
 
 
 def test_axes_have_ticks_and_names():
-    told = texts(drawn(TOP, OTHER))
-    assert told[:3] == ["a title", "across", "up"]
-    assert told[3:8] == ["1", "1.5", "2", "2.5", "3"]
-    assert told[8:13] == ["80", "85", "90", "95", "100"]
-    assert told[13:] == ["dense", "top", "random"]  # the legend
+    labels = texts(drawn(TOP, OTHER))
+    assert labels[:3] == ["a title", "across", "up"]
+    assert labels[3:8] == ["1", "1.5", "2", "2.5", "3"]
+    assert labels[8:13] == ["80", "85", "90", "95", "100"]
+    assert labels[13:] == ["dense", "top", "random"]  # the legend
 
 
 def test_without_a_level_the_plane_is_around_the_points():
@@ -77,7 +83,7 @@ def test_without_a_level_the_plane_is_around_the_points():
 def test_points_close_together_do_not_fill_the_plane():
     """Budgets are met to the percent: two methods at 2x are not far apart."""
     near = Line("one", [Point(1.998, 90)]), Line("other", [Point(2.001, 91)])
-    left, right = (numbers(found, "cx")[0] for found in named(drawn(*near), "marker"))
+    left, right = (numbers(element, "cx")[0] for element in named(drawn(*near), "marker"))
     assert 0 < right - left < 2
 
 
@@ -95,13 +101,13 @@ def test_colours_come_round_as_rings():
 
 
 def test_words_are_escaped():
-    words = 'a < b & "c"'
-    root = drawn(Line(words, [Point(2, 1)]), title=words, x=words, y=words)
-    assert texts(root).count(words) == 4
+    text = 'a < b & "c"'
+    root = drawn(Line(text, [Point(2, 1)]), title=text, x=text, y=text)
+    assert texts(root).count(text) == 4
 
 
 def test_it_brings_a_white_ground():
-    first = next(found for found in drawn(TOP) if found.tag != f"{SVG}title")
+    first = next(element for element in drawn(TOP) if element.tag != f"{SVG}title")
     assert first.attrib == {"width": str(WIDTH), "height": str(HEIGHT), "fill": "white"}
 
 
@@ -132,10 +138,10 @@ def test_ticks_by_hand(low: float, high: float, expected: list[float]):
 @given(st.floats(-1000, 1000), st.floats(1e-3, 1000))
 def test_ticks_reach_around_both_ends_in_equal_steps(low: float, span: float):
     high = low + span
-    found = ticks(low, high)
-    steps = [b - a for a, b in pairwise(found)]
-    assert found[0] <= low + 1e-6 * span
-    assert found[-1] >= high - 1e-6 * span
-    assert found[0] > low - steps[0]
-    assert 3 <= len(found) <= 10
+    result = ticks(low, high)
+    steps = [b - a for a, b in pairwise(result)]
+    assert result[0] <= low + 1e-6 * span
+    assert result[-1] >= high - 1e-6 * span
+    assert result[0] > low - steps[0]
+    assert 3 <= len(result) <= 10
     assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6)

@@ -53,7 +53,7 @@ LATENCY: dict[str, Any] = {
 def make_sides(task: str, count: int = 24, *, labelled: bool = True, seed: int = 0) -> SideBySide:
     """Random outputs for both models, pruned ones near the dense."""
     rng = np.random.default_rng(seed)
-    own = make_task(task, {"classes": 3} if task == "multilabel" else None)
+    task_object = make_task(task, {"classes": 3} if task == "multilabel" else None)
     texts: list[Any] = [f"w{i} and some more words, {i}" for i in range(count)]
     pairs = [f"w3 w4 of text {i}" for i in range(count)]
     labels: list[Any] = rng.integers(0, 3, count).tolist()
@@ -84,7 +84,9 @@ def make_sides(task: str, count: int = 24, *, labelled: bool = True, seed: int =
     ]
     dense = [rng.normal(size=shape) for _ in rows]
     pruned = [one + rng.normal(size=shape) for one in dense]
-    return SideBySide((own, own), (dense, pruned), rows, examples, examples.label_names)
+    return SideBySide(
+        (task_object, task_object), (dense, pruned), rows, examples, examples.label_names
+    )
 
 
 def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, Any]:
@@ -153,7 +155,8 @@ def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, A
             n: {"value": -0.015625, "low": -0.03125, "high": 0.0078125, "p": 0.25} for n in names
         }
         report["onnx"] = {
-            kind: {"examples": 24, "metrics": report["pruned"]} for kind in ("fp32", "int8")
+            precision: {"examples": 24, "metrics": report["pruned"]}
+            for precision in ("fp32", "int8")
         }
     return report
 
