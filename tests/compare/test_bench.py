@@ -239,7 +239,7 @@ def test_time_budget(bundle: Path, fakes: Fakes):
         ({"lengths": [0]}, "lengths must be 1 to 64"),
         ({"lengths": [16], "texts": ["w1"]}, "not both"),
         ({"texts": []}, "no texts"),
-        ({"texts": "w1"}, "give a list of texts"),
+        ({"texts": "w1"}, "texts must be a list"),
         ({"texts": ["w1"], "batch": 2}, "do not fill a batch of 2"),
         ({"threads": 0}, "1 or more"),
         ({"rounds": 0}, "1 or more"),

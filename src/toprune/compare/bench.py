@@ -1,7 +1,7 @@
-"""Dense and pruned side by side on this machine: how many times faster, and is it worth it?
+"""Time dense against pruned on this machine: how many times faster is it, and is it worth it?
 
-The dense partner is written by the same route as the pruned file, so that they differ in the plan
-and in nothing else. Everybody runs in one process and takes turns (`measure.py`).
+The dense partner is exported in the same way as the pruned file, so that only the plan differs. All
+of them run in one process and take turns (`timing.interleave`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 Feeds = dict[str, NDArray[Any]]  # (B, S) each: what one call of a graph gets
 
 LENGTHS = (128, 256, 512)
-TIMED = 16  # texts, from the shortest to the longest: a round runs all of them
-QUERY = 12  # tokens of a random text that count as the first of a pair, where that is protected
-WORTH = 1.1  # times faster, or it is not worth a second model
-ALIKE = (("pruned fp32", "dense fp32"), ("pruned int8", "dense int8"))  # they differ in the plan
-PADDED = "dense padded"  # to the maximum, fp32
+TIMED = 16  # texts, from the shortest to the longest; a round runs all of them
+QUERY = 12  # tokens of the first text in a random pair, if the plan protects first texts
+WORTH = 1.1  # times faster; below that a second model is not worth it
+ALIKE = (("pruned fp32", "dense fp32"), ("pruned int8", "dense int8"))  # only the plan differs
+PADDED = "dense padded"  # fp32, padded to the maximum
 
 
 @dataclass(frozen=True)
 class Work:
-    """What everybody does in a round: some texts, `batch` of them a call."""
+    """What every model does in a round: some texts, with `batch` of them per call."""
 
     name: str
     lengths: Lengths
@@ -52,7 +52,7 @@ class Work:
     def of(
         cls, name: str, rows: Sequence[Any], batch: int = 1, *, reader: Reader, plan: Plan
     ) -> "Work":
-        rows = sorted(rows, key=len)  # like lengths together, as the Runner does it
+        rows = sorted(rows, key=len)  # similar lengths together, as in the Runner
         starts = range(0, len(rows), batch)
         feeds = [reader.batch(rows[start : start + batch]) for start in starts]
         held = [_held(row, plan) for row in rows]
@@ -60,7 +60,7 @@ class Work:
 
 
 def _held(row: Any, plan: Plan) -> int:
-    """Tokens of a row that the plan must keep; of an image there are none to name."""
+    """The number of tokens in a row that the plan must keep; none in an image."""
     if not isinstance(row, Row):
         return 0
     return held_tokens(row.ids.tolist(), plan.protect, plan.protect_until)
@@ -82,22 +82,37 @@ def bench(
     seed: int = 0,
     say: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:
-    """Time an exported bundle and its dense partner on texts, or on random ids of some lengths.
+    """Time an exported bundle and its dense partner on texts, or on random tokens.
 
-    One text a call; a `batch` above one adds rows with so many a call. `seconds` are for each row.
-    No bar, `say` gets a line for each row: a bar's thread would run on the cores that are timed.
+    There is no progress bar, because its thread would run on the cores that are timed.
+
+    Args:
+        texts: to time, one per call; None for random tokens.
+        lengths: of random texts, in tokens.
+        threads: of each model.
+        rounds: every model runs once in each.
+        seconds: limit for each row of the report.
+        int8: also time the int8 files.
+        batch: above one, also time calls with this many texts.
+        seed: of random tokens and of the order in rounds.
+        say: gets a line for each row.
+
+    Returns:
+        The verdict, the rows with their ratios, and the environment.
     """
     if min(threads, rounds, batch) < 1:
         raise UserError("threads, rounds and batch must be 1 or more")
     folder = Path(bundle_dir)
-    manifest, there = _exported(folder, int8=int8)
+    manifest, exported = _exported(folder, int8=int8)
     bundle = _load(folder)
     reader = open_reader(folder, manifest)
     if lengths and manifest.images:
-        raise UserError("images are of one length; leave --lengths out")
+        raise UserError("all images have the same length; leave --lengths out")
     if lengths and not all(1 <= n <= manifest.max_length for n in lengths):
-        asked = ", ".join(map(str, lengths))
-        raise UserError(f"lengths must be 1 to {manifest.max_length}, the bundle's, not {asked}")
+        requested = ", ".join(map(str, lengths))
+        raise UserError(
+            f"lengths must be 1 to {manifest.max_length}, the limit of the bundle, not {requested}"
+        )
     assert bundle.plan is not None
     make = partial(Work.of, reader=reader, plan=bundle.plan)
     if texts is None:
@@ -105,14 +120,14 @@ def bench(
         fitting = [manifest.max_length] if manifest.images else _fitting(manifest.max_length)
         works = _random(make, draw, lengths or fitting, batch)
     elif lengths is None:
-        works = _own(make, reader, texts, batch)
+        works = _from_texts(make, reader, texts, batch)
     else:
-        raise UserError("give texts or lengths to time, not both")
+        raise UserError("give texts or lengths, not both")
     flops = [_reduction(bundle, work, manifest.max_length) for work in works]
     with TemporaryDirectory(prefix="toprune-bench-") as temporary:
         say("writing the dense partner")
-        paths = _write(bundle, Path(temporary), there, int8=int8)
-        del bundle  # the torch model: room for four sessions
+        paths = _write(bundle, Path(temporary), exported, int8=int8)
+        del bundle  # frees the torch model, to make room for four sessions
         turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
         times = _time(paths, works, threads, manifest.max_length, turns, say)
     rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
@@ -124,20 +139,23 @@ def bench(
 def compare(
     times: Mapping[str, Seconds], who: str, over: str, *, flops: float | None = None
 ) -> dict[str, Any]:
-    """How many times faster `who` is than `over`, and what share of the FLOPs factor that is; None
-    where FLOPs are not what they differ in."""
-    found = ratio(times[over], times[who])
-    realised = None if flops is None else found["value"] / flops
-    return {"who": who, "over": over} | found | {"flops": flops, "realised": realised}
+    """How many times faster `who` is than `over`, and what share of the FLOPs factor that is.
+
+    Args:
+        flops: times fewer FLOPs of `who`; None if they do not differ in FLOPs.
+    """
+    faster = ratio(times[over], times[who])
+    realised = None if flops is None else faster["value"] / flops
+    return {"who": who, "over": over} | faster | {"flops": flops, "realised": realised}
 
 
 def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
-    """Medians, for one text of as many as a round has."""
-    return {name: float(1000 * np.median(found) / texts) for name, found in times.items()}
+    """Median times per text, in rounds of so many texts."""
+    return {name: float(1000 * np.median(seconds) / texts) for name, seconds in times.items()}
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """One plain sentence: is pruning worth it, by what differs in the plan alone?"""
+    """One sentence: is pruning worth it, by the ratios in which only the plan differs?"""
     worth: list[str] = []
     values: list[float] = []
     others: list[str] = []
@@ -154,8 +172,8 @@ def verdict(report: dict[str, Any]) -> str:
     low, high = (f"{extreme(values):.1f}x" for extreme in (min, max))
     gain = low if low == high else f"{low} to {high}"
     threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
-    told = f"Pruning is worth it for {_listed(worth)}: {gain} faster than dense, {threads}"
-    return f"{told}; it is NOT for {_listed(others)}." if others else f"{told}."
+    sentence = f"Pruning is worth it for {_listed(worth)}: {gain} faster than dense, {threads}"
+    return f"{sentence}; it is NOT for {_listed(others)}." if others else f"{sentence}."
 
 
 def _listed(names: list[str]) -> str:
@@ -179,13 +197,13 @@ def _load(folder: Path) -> "Bundle":
 
         bundle = Bundle.load(folder)
     except ModuleNotFoundError as problem:
-        raise _needs(problem) from problem
+        raise _missing(problem) from problem
     if bundle.plan is None or not bundle.plan.steps:
-        raise UserError(f"{folder} drops no tokens, there is nothing to compare; prune it first")
+        raise UserError(f"{folder} drops no tokens, so there is nothing to compare; prune it first")
     return bundle
 
 
-def _needs(problem: ModuleNotFoundError) -> Exception:
+def _missing(problem: ModuleNotFoundError) -> Exception:
     if (problem.name or "").startswith("toprune"):
         return problem
     return UserError(
@@ -195,17 +213,17 @@ def _needs(problem: ModuleNotFoundError) -> Exception:
 
 
 def _write(
-    bundle: "Bundle", folder: Path, there: Mapping[str, Path], *, int8: bool
+    bundle: "Bundle", folder: Path, exported: Mapping[str, Path], *, int8: bool
 ) -> dict[str, Path]:
-    """All graphs: those that are there and, each in a folder of its own, those that are not."""
+    """Write the missing graphs, each into its own folder; returns the paths of all."""
     try:
         from toprune.export.graph import input_names, write_onnx
         from toprune.export.quantize import quantize
         from toprune.training.job import dense_plan
     except ModuleNotFoundError as problem:
-        raise _needs(problem) from problem
+        raise _missing(problem) from problem
     assert bundle.plan is not None
-    paths = dict(there)
+    paths = dict(exported)
     for name in ("dense fp32", "dense int8", "pruned int8") if int8 else ("dense fp32",):
         if name in paths:
             continue
@@ -225,8 +243,8 @@ def _fitting(max_length: int) -> list[int]:
 
 
 def _draw(bundle: "Bundle", reader: Texts | Images, seed: int) -> Callable[[int], Any]:
-    """Makes rows of n ordinary tokens after a real first one; special and protected ids might be
-    treated otherwise. Images are noise."""
+    """A function that draws rows: n ordinary tokens after the usual first one, because special and
+    protected tokens might be treated differently. Images are noise."""
     rng = np.random.default_rng(seed)
     if isinstance(reader, Images):
         shape = (reader.height, reader.width, 3)
@@ -239,7 +257,7 @@ def _draw(bundle: "Bundle", reader: Texts | Images, seed: int) -> Callable[[int]
     def row(n: int) -> Row:
         ids = rng.choice(ordinary, n).astype(np.int64)
         ids[0] = reader.first
-        if until is not None and n > QUERY:  # else all of it would be the text that stays
+        if until is not None and n > QUERY:  # else all of it would be protected
             ids[QUERY] = until
         return Row(ids, np.zeros_like(ids))
 
@@ -258,18 +276,20 @@ def _random(
     return works
 
 
-def _own(make: Make, reader: Texts | Images, texts: Iterable[Input], batch: int) -> list[Work]:
-    """Some of the user's texts, evenly spread from the shortest to the longest."""
-    if isinstance(texts, str):  # else it would be timed letter by letter
-        raise UserError('give a list of texts, not one: ["a text"]')
+def _from_texts(
+    make: Make, reader: Texts | Images, texts: Iterable[Input], batch: int
+) -> list[Work]:
+    """A sample of the user's texts, evenly spread from the shortest to the longest."""
+    if isinstance(texts, str):  # it would be timed letter by letter
+        raise UserError('texts must be a list, like ["a text"], not one text')
     rows = sorted(reader.encode(list(texts)), key=len)
     if not rows:
-        raise UserError("no texts to time; give at least one")
+        raise UserError("there are no texts to time; give at least one")
     count = min(len(rows), max(TIMED, batch))
     if batch > 1:
         if len(rows) < batch:
             raise UserError(f"{len(rows)} texts do not fill a batch of {batch}; give more texts")
-        count -= count % batch  # every batch is a full one
+        count -= count % batch  # so that every batch is full
     picks = np.linspace(0, len(rows) - 1, count).round().astype(int)
     chosen = [rows[i] for i in picks]
     noun = "image" if isinstance(reader, Images) else "text"
@@ -287,7 +307,7 @@ def _time(
     turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, Seconds]],
     say: Callable[[str], object],
 ) -> list[dict[str, Seconds]]:
-    """The sessions live no longer than this: their files go next."""
+    """Time all work. The sessions end here, because their files are deleted next."""
     times: list[dict[str, Seconds]] = []
     with pinned(threads):
         engines = {name: OnnxRuntime(path, threads=threads) for name, path in paths.items()}
@@ -307,8 +327,8 @@ def _run(engine: OnnxRuntime, feeds: list[Feeds]) -> None:
 
 
 def _padded(feed: Feeds, length: int) -> Feeds:
-    """What a stock graph computes for a padded batch. Ours skip padding, so here it is alive; what
-    its ids are costs nothing."""
+    """Pad a batch to `length`, as a stock graph computes it. Our graphs skip padding, so here it
+    counts as live tokens; its ids make no difference to the time."""
     wide = {
         name: np.pad(rows, ((0, 0), (0, length - rows.shape[1]))) for name, rows in feed.items()
     }
@@ -337,7 +357,7 @@ def _row(work: Work, times: dict[str, Seconds], flops: Reduction) -> dict[str, A
     pairs += [(who, "dense fp32", None) for who in ("pruned int8", "dense int8") if who in times]
     if PADDED in times:
         pairs.append(("pruned fp32", PADDED, flops.padded))
-        pairs.append(("dense fp32", PADDED, None))  # what leaving out the padding alone gives
+        pairs.append(("dense fp32", PADDED, None))  # the gain from skipping the padding alone
     return {
         "name": work.name,
         "texts": work.lengths.total,

@@ -1,8 +1,8 @@
-"""Timing that survives a moody machine: contenders take turns, ratios carry their doubt.
+"""Timing on machines whose speed varies: contenders take turns, and ratios have intervals.
 
-A machine gets faster and slower while it is watched (clock speed, neighbours, heat). So nobody is
-timed alone: every round runs each contender once, in an order drawn anew, and what is reported is a
-ratio whose interval comes from resampling whole rounds.
+The speed of a machine changes during a measurement (clock speed, other processes, heat). So no
+contender is timed alone: every round runs each of them once, in a new random order, and the result
+is a ratio whose interval comes from resampling whole rounds.
 """
 
 import os
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]  # (rounds,)
 
-LEAST = 5  # rounds, however little time there is: a median of fewer says nothing
+LEAST = 5  # rounds even if time is up: a median of fewer means nothing
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -29,10 +29,19 @@ def interleave(
     seconds: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Seconds]:
-    """Seconds of every contender in every round; the first `warmup` rounds are not counted.
+    """Run all contenders in turn, round by round.
 
-    `seconds` is how long all of it may take, warm-up included: when that is over no new round
-    starts, unless fewer than LEAST are done.
+    Args:
+        runs: the contenders.
+        rounds: that count.
+        warmup: rounds before them, which do not count.
+        seed: of the order in each round.
+        seconds: limit for all rounds, with the warm-up. No round starts after it, unless fewer than
+            LEAST are done.
+        clock: returns the time in seconds.
+
+    Returns:
+        The seconds of every contender in every round.
     """
     rng = np.random.default_rng(seed)
     names = list(runs)
@@ -48,13 +57,13 @@ def interleave(
             elapsed = clock() - start
             if i >= warmup:
                 times[names[j]].append(elapsed)
-    return {name: np.array(found) for name, found in times.items()}
+    return {name: np.array(seconds) for name, seconds in times.items()}
 
 
 def ratio(base: Seconds, other: Seconds, *, draws: int = 1000, seed: int = 0) -> dict[str, float]:
-    """How many times faster `other` is than `base`: ratio of medians with a 95 % interval.
+    """How many times faster `other` is than `base`: the ratio of medians with a 95 % interval.
 
-    Rounds are resampled, not times: what befell both contenders of a round stays together.
+    Rounds are resampled, not times, so that what slowed both contenders of a round stays paired.
     """
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(base), (draws, len(base)))  # (draws, rounds)
@@ -66,10 +75,10 @@ def ratio(base: Seconds, other: Seconds, *, draws: int = 1000, seed: int = 0) ->
 
 @contextmanager
 def pinned(threads: int) -> Iterator[None]:
-    """This thread, and those that it starts meanwhile, on so many cores; elsewhere nothing.
+    """Run this thread and those that it starts on so many cores; does nothing outside Linux.
 
-    Without it the system moves a lone thread from core to core, with cold caches each time. Threads
-    that exist already are not moved: open sessions inside.
+    Otherwise the system moves a thread from core to core, with cold caches each time. Threads that
+    already exist are not moved, so open sessions inside.
     """
     if not hasattr(os, "sched_setaffinity"):  # not Linux
         yield
@@ -83,7 +92,7 @@ def pinned(threads: int) -> Iterator[None]:
 
 
 def _spread(cpus: list[int]) -> list[int]:
-    """One CPU of every core first: two hyper-threads of one core are not two cores."""
+    """Order CPUs so that one of every core comes first: two hyper-threads are not two cores."""
     seen: dict[str, int] = {}
     turns: list[tuple[int, int]] = []
     for cpu in cpus:
