@@ -42,14 +42,14 @@ def test_reads_what_it_wrote(tmp_path: Path):
         (Embed(pooling="cls", normalize=False), "encoder"),
     ],
 )
-@pytest.mark.parametrize("is_told", [True, False])
-def test_reads_every_head(task: Any, head: str, is_told: bool, tmp_path: Path):
+@pytest.mark.parametrize("has_report", [True, False])
+def test_reads_every_head(task: Any, head: str, has_report: bool, tmp_path: Path):
     """With the settings that its report says; without a report, what the head is made for."""
-    told = {"task": task.NAME, "task_settings": settings_of(task)} if is_told else {}
+    report = {"task": task.NAME, "task_settings": settings_of(task)} if has_report else {}
     model = make_model(num_labels=2, head=head)
-    Bundle(model, make_tokenizer(), None, told).save(tmp_path)
+    Bundle(model, make_tokenizer(), None, report).save(tmp_path)
     loaded = Bundle.load(tmp_path)
-    assert loaded.task == (task if is_told else make_task(task.NAME))
+    assert loaded.task == (task if has_report else make_task(task.NAME))
     feeds = loaded.tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
     with torch.inference_mode():
         one, other = loaded.model(**feeds), model(**feeds)
@@ -75,8 +75,8 @@ def test_a_report_of_nonsense(text: str, says: str, tmp_path: Path):
 
 def test_a_head_of_another_task_is_no_head(tmp_path: Path):
     """Its weights are not there, and transformers would draw new ones."""
-    told = {"task": "answer", "task_settings": {}}
-    Bundle(make_model(), make_tokenizer(), None, told).save(tmp_path)
+    report = {"task": "answer", "task_settings": {}}
+    Bundle(make_model(), make_tokenizer(), None, report).save(tmp_path)
     with pytest.raises(UserError, match="has no trained head"):
         Bundle.load(tmp_path)
 

@@ -78,9 +78,9 @@ def test_a_report_of_half_a_gigabyte_is_not_read(victim: Path, tmp_path: Path):
 def test_a_plan_of_a_million_steps(tmp_path: Path):
     from toprune.plan.plan import Plan
 
-    told = json.loads(Plan("bert", 4, 8, "received", ()).to_json())
-    told["steps"] = [{"layer": i, "keep": "1/2"} for i in range(10**5)]
+    plan = json.loads(Plan("bert", 4, 8, "received", ()).to_json())
+    plan["steps"] = [{"layer": i, "keep": "1/2"} for i in range(10**5)]
     for layers in (4, 10**9):
         with pytest.raises(UserError) as caught:
-            Plan.from_json(json.dumps(told | {"n_layers": layers}))
+            Plan.from_json(json.dumps(plan | {"n_layers": layers}))
         assert len(str(caught.value)) < 2 * LONGEST

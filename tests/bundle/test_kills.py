@@ -48,12 +48,12 @@ def test_export_is_killed(untrained: Path, tmp_path: Path):
     prune(untrained, ROWS, "2x", out=out, training=NONE)
     bare, count = killing.content(out), killing.touches(partial(export, out), out)
     assert killing.content(out).keys() > bare.keys()
-    asked = killing.content(out)
+    before = killing.content(out)
     assert killing.touches(partial(export, out), out) >= count  # now in the place of older ones
 
     def look() -> None:
         now = killing.content(out)
-        assert now == asked | {"onnx/export.json": now["onnx/export.json"]}
+        assert now == before | {"onnx/export.json": now["onnx/export.json"]}
         Runner(out)
 
     moments = [{"at": n} for n in np.linspace(0, count - 1, 6, dtype=int).tolist()]

@@ -79,17 +79,17 @@ def batch_of(model: Any, rows: list[list[int]], extra: int = 0) -> dict[str, Ten
     return batch
 
 
-def said(model: Any, cell: Cell, rows: list[list[int]], extra: int = 0) -> list[Tensor]:
-    """What the head says to each text, (C,), or to its live tokens, (n, C)."""
+def outputs_by_text(model: Any, cell: Cell, rows: list[list[int]], extra: int = 0) -> list[Tensor]:
+    """The outputs for each text, (C,), or for its live tokens, (n, C)."""
     with torch.no_grad():
-        found, _ = task_outputs(model, cell.task, batch_of(model, rows, extra))
+        outputs, _ = task_outputs(model, cell.task, batch_of(model, rows, extra))
     if not cell.task.BY_TOKEN:
-        return list(found)
-    return [one[: len(row)] for one, row in zip(found, rows, strict=True)]
+        return list(outputs)
+    return [one[: len(row)] for one, row in zip(outputs, rows, strict=True)]
 
 
-def assert_same(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1e-9) -> None:
-    for one, other in zip(found, wanted, strict=True):
+def assert_same(actual: list[Tensor], expected: list[Tensor], tolerance: float = 1e-9) -> None:
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
@@ -98,25 +98,25 @@ def assert_same(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1e
 
 def check_keep_all(cell: Cell) -> None:
     model = cell.model().double()
-    wanted = said(model, cell, ROWS)
+    expected = outputs_by_text(model, cell, ROWS)
     tolerance = 1e-5 if cell.row.family in SINGLE else 1e-9
     for score in scores(cell):
         for gather in (True, False):
             attach(model, make_plan(model, cell.task, score, KEEP_ALL), gather=gather)
-            assert_same(said(model, cell, ROWS), wanted, tolerance)
-    assert_same(said(detach(model), cell, ROWS), wanted, 0)
+            assert_same(outputs_by_text(model, cell, ROWS), expected, tolerance)
+    assert_same(outputs_by_text(detach(model), cell, ROWS), expected, 0)
 
 
 def check_one_truth(cell: Cell) -> None:
     model = cell.model().double()
-    stock = said(model, cell, ROWS)
+    stock = outputs_by_text(model, cell, ROWS)
     for score in scores(cell):
         plan = make_plan(model, cell.task, score)
         attach(model, plan)
-        alone = [said(model, cell, [row])[0] for row in ROWS]
-        assert_same(said(model, cell, ROWS), alone)
-        assert_same(said(model, cell, ROWS, 5), alone)
-        assert_same(said(attach(model, plan, gather=False), cell, ROWS, 5), alone)
+        alone = [outputs_by_text(model, cell, [row])[0] for row in ROWS]
+        assert_same(outputs_by_text(model, cell, ROWS), alone)
+        assert_same(outputs_by_text(model, cell, ROWS, 5), alone)
+        assert_same(outputs_by_text(attach(model, plan, gather=False), cell, ROWS, 5), alone)
         assert (alone[0] - stock[0]).abs().max() > 0.01  # the plan does bite
         detach(model)
 
@@ -126,20 +126,20 @@ def check_gradients(cell: Cell) -> None:
     model = cell.model().double().train()
     stock = gradients(model, cell)
     plan = make_plan(model, cell.task, "probe")
-    found = gradients(attach(model, plan), cell)
+    gathered = gradients(attach(model, plan), cell)
     assert stock.keys() == {name for name, weight in model.named_parameters()}
     flows = {name for name, gradient in stock.items() if gradient.abs().max() > 1e-9}
-    assert flows <= {name for name, gradient in found.items() if gradient.abs().max() > 0}
+    assert flows <= {name for name, gradient in gathered.items() if gradient.abs().max() > 0}
     masked = gradients(attach(model, plan, gather=False), cell)
-    assert_same(list(masked.values()), list(found.values()))
+    assert_same(list(masked.values()), list(gathered.values()))
     if model.supports_gradient_checkpointing:
         attach(model, plan).gradient_checkpointing_enable()
         again = gradients(model, cell)
         run = attached(model)
         assert run is not None
         assert run.calls == 2 * sizes_of(model).layers  # each a second time, on the way back
-        assert again.keys() == found.keys()
-        assert_same(list(again.values()), list(found.values()))
+        assert again.keys() == gathered.keys()
+        assert_same(list(again.values()), list(gathered.values()))
 
 
 def gradients(model: Any, cell: Cell) -> dict[str, Tensor]:
@@ -179,9 +179,9 @@ def check_file(cell: Cell, folder: Path) -> None:
     assert check(model, plan, engine.run, LIMIT, outputs=task.OUTPUTS).worst <= 1
     quantize(fp32, int8)
     feeds = draw(model.config, np.random.default_rng(0), [9, 20, 1], LIMIT)
-    found = OnnxRuntime(int8, threads=1).run(feeds)
-    assert found.shape == engine.run(feeds).shape
-    assert np.isfinite(found).all()
+    rounded = OnnxRuntime(int8, threads=1).run(feeds)
+    assert rounded.shape == engine.run(feeds).shape
+    assert np.isfinite(rounded).all()
 
 
 def check_bundle(cell: Cell, folder: Path) -> None:
@@ -228,10 +228,10 @@ def test_the_file_is_the_model(cell: Cell, tmp_path: Path) -> None:
 
 def test_a_tick_says_what_the_stock_model_has() -> None:
     """Of checkpointing: the table reads it from a class, the tests ask the model."""
-    for found in all_support():
-        model = Cell(Row(found.family.name), "classify").model()
-        assert model.supports_gradient_checkpointing == found.checkpointing
-        assert {"classify", "regress"} <= {*found.tasks}
+    for support in all_support():
+        model = Cell(Row(support.family.name), "classify").model()
+        assert model.supports_gradient_checkpointing == support.checkpointing
+        assert {"classify", "regress"} <= {*support.tasks}
 
 
 # -- positions -----------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_who_leaves_is_nobodys_key(name: str) -> None:
     model, text = far_apart(name)
     batch = pad([text], 1)  # without padding there would be no mask to hide them in
     with torch.no_grad():
-        found = model(**batch).logits
+        actual = model(**batch).logits
     run = attached(model)
     assert run is not None
     assert run.tokens[1] is not None
@@ -274,9 +274,9 @@ def test_who_leaves_is_nobodys_key(name: str) -> None:
     for layer in layers:
         layer.register_forward_pre_hook(hide, with_kwargs=True)
     with torch.no_grad():
-        wanted = model(**batch).logits
+        expected = model(**batch).logits
     assert calls == 4
-    torch.testing.assert_close(found, wanted, atol=1e-5 if name in SINGLE else 1e-9, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-5 if name in SINGLE else 1e-9, rtol=0)
 
 
 def hidden(mask: Tensor, alive: Tensor) -> Tensor:
@@ -287,27 +287,27 @@ def hidden(mask: Tensor, alive: Tensor) -> Tensor:
 
 
 @inside
-def test_counting_anew_would_be_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_again_would_be_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is what the test above would find: positions of what is left, not of the text."""
     model, text = far_apart(name)
     with torch.no_grad():
         right = model(**pad([text])).logits
     family = FAMILIES[name]
 
-    def anew(where: Tensor) -> Tensor:
-        return torch.arange(where.shape[1]).expand_as(where)
+    def recount(positions: Tensor) -> Tensor:
+        return torch.arange(positions.shape[1]).expand_as(positions)
 
-    own: dict[str, Any] = {}
+    wrong: dict[str, Any] = {}
     if family.rotary is not None:
         turn: Any = family.rotary
-        own["rotary"] = lambda base, layer, where: turn(base, layer, anew(where))
+        wrong["rotary"] = lambda base, layer, positions: turn(base, layer, recount(positions))
     if family.bias is not None:
         add: Any = family.bias
-        own["bias"] = lambda base, layer, q, k, one, other: add(
-            base, layer, q, k, anew(one), anew(other)
+        wrong["bias"] = lambda base, layer, q, k, one, other: add(
+            base, layer, q, k, recount(one), recount(other)
         )
-    for changed in own:
-        monkeypatch.setitem(FAMILIES, name, replace(family, **{changed: own[changed]}))
+    for field in wrong:
+        monkeypatch.setitem(FAMILIES, name, replace(family, **{field: wrong[field]}))
         model, _ = far_apart(name)
         with torch.no_grad():
             assert (model(**pad([text])).logits - right).abs().max() > 1e-3
@@ -317,7 +317,7 @@ def test_counting_anew_would_be_wrong(name: str, monkeypatch: pytest.MonkeyPatch
 def test_positions_of_your_own_are_refused(name: str) -> None:
     model, text = far_apart(name)
     place = torch.arange(40).unsqueeze(0)
-    with pytest.raises(ValueError, match="position_ids of your own"):
+    with pytest.raises(ValueError, match="position_ids: leave them out"):
         model(**pad([text]), position_ids=place)
 
 
@@ -355,8 +355,8 @@ def test_a_head_that_reads_every_token_needs_them_back(cell: Cell) -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    told = matrix.PAGE.read_text(encoding="utf-8")
-    assert told == matrix.page(), "run: cd tests && python -m support.matrix"
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    assert page == matrix.page(), "run: cd tests && python -m support.matrix"
 
 
 def test_every_family_has_a_row_and_a_note() -> None:
@@ -368,12 +368,12 @@ def test_every_family_has_a_row_and_a_note() -> None:
 def test_the_command_prints_what_is_supported() -> None:
     done = CliRunner().invoke(cli.app, ["families", "--json"])
     assert done.exit_code == 0, done.output
-    told = {found["family"]: found for found in json.loads(done.stdout)["families"]}
-    assert told.keys() == FAMILIES.keys()
-    assert told["bert"]["tasks"] == list(TASKS)
-    assert "answer" in told["gte"]["missing"]
-    assert (told["vit"]["input"], told["vit"]["tasks"]) == ("images", ["classify", "regress"])
-    assert all(found["since"] == FAMILIES[name].since for name, found in told.items())
+    printed = {support["family"]: support for support in json.loads(done.stdout)["families"]}
+    assert printed.keys() == FAMILIES.keys()
+    assert printed["bert"]["tasks"] == list(TASKS)
+    assert "answer" in printed["gte"]["missing"]
+    assert (printed["vit"]["input"], printed["vit"]["tasks"]) == ("images", ["classify", "regress"])
+    assert all(support["since"] == FAMILIES[name].since for name, support in printed.items())
     done = CliRunner().invoke(cli.app, ["families"])
     assert done.exit_code == 0, done.output
     for name in FAMILIES:
@@ -394,11 +394,11 @@ def test_the_worked_example_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     exec(blocks[2], tests)
     monkeypatch.setitem(FAMILIES, name, registry["FAMILIES"][name])
     monkeypatch.setitem(models.CONFIGS, name, tests["CONFIGS"][name])
-    found = matrix.cells_of(Row(name))
-    assert [cell.column for cell in found] == list(TASKS)
+    added = matrix.cells_of(Row(name))
+    assert [cell.column for cell in added] == list(TASKS)
     checks: list[Callable[[Cell], None]] = [check_keep_all, check_one_truth, check_gradients]
-    for cell in found:
+    for cell in added:
         for check_it in [*checks, check_flops]:
             check_it(cell)
-    check_file(found[0], tmp_path)
-    check_bundle(found[3], tmp_path)
+    check_file(added[0], tmp_path)
+    check_bundle(added[3], tmp_path)

@@ -73,13 +73,13 @@ def test_what_is_cut_out_was_not_read(family: str, head: str, soft: bool) -> Non
     masks, model = make_masks((1, 0, 1, 1), soft=soft), make_model(family, head=head)
     dense = answers(model)
     handles = attach_masks(model, lambda: masks)
-    wanted = answers(model)
+    expected = answers(model)
     for handle in handles:
         handle.remove()
     assert all(map(torch.equal, answers(model), dense))
-    found = answers(make_slim(family, masks, head=head))
+    actual = answers(make_slim(family, masks, head=head))
     live = pad(ROWS)["attention_mask"].bool() if head != "sequence" else slice(None)
-    for one, other, whole in zip(found, wanted, dense, strict=True):
+    for one, other, whole in zip(actual, expected, dense, strict=True):
         torch.testing.assert_close(one[live], other[live], rtol=1e-4, atol=1e-4)
         assert (other - whole).abs().max() > 0.01
 
@@ -87,11 +87,11 @@ def test_what_is_cut_out_was_not_read(family: str, head: str, soft: bool) -> Non
 def test_states_of_an_encoder_are_those_that_are_open() -> None:
     masks, model = make_masks(), make_model(head="encoder")
     handles = attach_masks(model, lambda: masks)
-    (wanted,) = answers(model)
+    (expected,) = answers(model)
     assert len(handles) == 4 * 5  # a norm; of a layer two and two and itself, but for the last
-    (found,) = answers(make_slim(masks=masks, head="encoder"))
-    torch.testing.assert_close(found, wanted[..., masks.hidden > 0], rtol=1e-4, atol=1e-4)
-    assert wanted[..., masks.hidden == 0].abs().max() == 0
+    (actual,) = answers(make_slim(masks=masks, head="encoder"))
+    torch.testing.assert_close(actual, expected[..., masks.hidden > 0], rtol=1e-4, atol=1e-4)
+    assert expected[..., masks.hidden == 0].abs().max() == 0
 
 
 def test_a_masked_norm_by_hand() -> None:
@@ -102,8 +102,8 @@ def test_a_masked_norm_by_hand() -> None:
         norm.bias.copy_(torch.tensor([0.0, 0.5, 7.0, 0.0]))
     x, mask = torch.tensor([1.0, 3.0, 100.0, 5.0]), torch.tensor([1.0, 0.5, 0.0, 1.0])
     unit = (8 / 3) ** -0.5
-    wanted = torch.tensor([-2 * unit, 0.25, 0.0, 4 * unit])
-    torch.testing.assert_close(masked_norm(norm, x, mask), wanted)
+    expected = torch.tensor([-2 * unit, 0.25, 0.0, 4 * unit])
+    torch.testing.assert_close(masked_norm(norm, x, mask), expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -129,9 +129,9 @@ def test_cut_again() -> None:
     twice, model = make_slim(), make_slim()
     cut(twice, family_of(twice), Kept(range(4), range(9), [[0]] * 4, [[0], [4, 5], [0], [63]]))
     assert shape_of(twice.config) == Shape(9, (1,) * 4, (1, 2, 1, 1))
-    own = twice.base_model.encoder.layer[1].output.dense.weight
+    weight = twice.base_model.encoder.layer[1].output.dense.weight
     stock = model.base_model.encoder.layer[1].output.dense.weight
-    assert torch.equal(own, stock[:9, 4:6])
+    assert torch.equal(weight, stock[:9, 4:6])
     assert answers(twice)[0].isfinite().all()
 
 
@@ -141,10 +141,10 @@ def test_a_new_head_on_a_slim_model(tmp_path: Path) -> None:
 
     model = make_slim()
     model.save_pretrained(tmp_path)
-    wanted = Examples(["w1"] * 3, labels=[0, 1, 2])
-    found = load_model(tmp_path, Classify(), wanted, new_head=True)
-    assert found.classifier.weight.shape == (3, 32)
-    body, stock = found.bert.state_dict(), model.bert.state_dict()
+    examples = Examples(["w1"] * 3, labels=[0, 1, 2])
+    loaded = load_model(tmp_path, Classify(), examples, new_head=True)
+    assert loaded.classifier.weight.shape == (3, 32)
+    body, stock = loaded.bert.state_dict(), model.bert.state_dict()
     assert all(torch.equal(body[name], stock[name]) for name in stock)
     with pytest.raises(UserError, match="has no trained head"):
         read_weights(tmp_path, Answer())
@@ -172,19 +172,21 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rewritten(saved: Path, folder: Path, told: Any) -> Path:
+def rewritten(saved: Path, folder: Path, changes: Any) -> Path:
     shutil.copytree(saved, folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | told))
+    (folder / "config.json").write_text(json.dumps(config | changes))
     return folder
 
 
 @pytest.mark.parametrize("shape", HOSTILE, ids=str)
 def test_a_shape_that_cannot_be_is_refused(shape: Any, saved: Path, tmp_path: Path) -> None:
     folder = rewritten(saved, tmp_path / "odd", {ENTRY: shape})
-    with pytest.raises(UserError, match=r"toprune_shape in config\.json must give hidden") as said:
+    with pytest.raises(
+        UserError, match=r"toprune_shape in config\.json must give hidden"
+    ) as error:
         Bundle.load(folder)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +203,9 @@ def test_a_shape_that_the_weights_do_not_have_is_refused(
     shape: Any, new_head: bool, saved: Path, tmp_path: Path
 ) -> None:
     folder = rewritten(saved, tmp_path / "odd", {ENTRY: shape})
-    with pytest.raises(UserError, match="does not fit its weights") as said:
+    with pytest.raises(UserError, match="does not fit its weights") as error:
         read_weights(folder, Classify(), **({"num_labels": 3} if new_head else {}))
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(error.value)
 
 
 def test_stock_transformers_refuses_it(saved: Path) -> None:
@@ -249,10 +251,10 @@ def test_cost_is_what_torch_counts(score: Score, n: int) -> None:
 def test_cost_of_some_layers() -> None:
     """As of the model without the others."""
     model, kept = make_slim(), [0, 3]
-    wanted = sizes_of(model).of_layers(kept)
+    expected = sizes_of(model).of_layers(kept)
     keep_layers(model, kept)
-    assert sizes_of(model) == wanted
-    assert wanted.slim == ((1, 10), (2, 64))
+    assert sizes_of(model) == expected
+    assert expected.slim == ((1, 10), (2, 64))
 
 
 def test_cost_by_hand() -> None:
@@ -295,6 +297,6 @@ def test_a_slim_model_without_steps_in_onnx(tmp_path: Path) -> None:
     export(tmp_path)
     text = "w1 w2 w3 w4 w5"
     with torch.no_grad():
-        wanted = model(**tokenizer(text, return_tensors="pt")).logits
-    found = torch.tensor(Runner(tmp_path, threads=1)([text])[0])
-    torch.testing.assert_close(found, wanted[0], rtol=1e-4, atol=1e-4)
+        expected = model(**tokenizer(text, return_tensors="pt")).logits
+    actual = torch.tensor(Runner(tmp_path, threads=1)([text])[0])
+    torch.testing.assert_close(actual, expected[0], rtol=1e-4, atol=1e-4)

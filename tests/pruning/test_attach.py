@@ -94,17 +94,17 @@ def test_a_plan_of_no_steps_has_the_gradients_of_the_stock_model(family: str, ta
     """What fine-tuning relies on."""
     kind = make_task(task)
     stock = make_model(family, head=kind.HEAD).double()
-    own = copy.deepcopy(stock)
-    attach(own, dense_plan(own, restore_of(kind, own.config)))
-    said = []
-    for model in (stock, own):
+    pruned_model = copy.deepcopy(stock)
+    attach(pruned_model, dense_plan(pruned_model, restore_of(kind, pruned_model.config)))
+    parameters = []
+    for model in (stock, pruned_model):
         out = task_outputs(model, kind, pad(TEXTS))[0]
         live = out if out.dim() == 2 else out[pad(TEXTS)["attention_mask"].bool()]
         live.square().sum().backward()
-        said.append(dict(model.named_parameters()))
-    for name, p in said[0].items():
+        parameters.append(dict(model.named_parameters()))
+    for name, p in parameters[0].items():
         if p.grad is not None:
-            other = said[1][name].grad
+            other = parameters[1][name].grad
             assert other is not None, name
             close = 1e-5 * (1 + float(p.grad.abs().max()))  # some are zero but for rounding
             torch.testing.assert_close(other, p.grad, atol=close, rtol=0)
@@ -118,10 +118,10 @@ def test_a_plan_of_no_steps_has_the_gradients_of_the_stock_model(family: str, ta
 @settings(deadline=None, max_examples=12)
 def test_keep_all_is_the_stock_model(family: str, data: st.DataObject) -> None:
     plan = data.draw(plans(family))
-    own = {step.layer: (step.layer, "1") for step in plan.steps}
+    steps = {step.layer: (step.layer, "1") for step in plan.steps}
     all_kept = make_plan(
         family,
-        *own.values(),
+        *steps.values(),
         score=plan.score,
         protect=plan.protect,
         protect_until=plan.protect_until,
@@ -130,8 +130,8 @@ def test_keep_all_is_the_stock_model(family: str, data: st.DataObject) -> None:
     rows = data.draw(texts())
     expected = logits(double(family), rows)
     for gather in (True, False):
-        found = logits(pruned(family, all_kept, gather=gather), rows)
-        assert_same(found, expected, 1e-5 if family in SINGLE else 1e-9)
+        actual = logits(pruned(family, all_kept, gather=gather), rows)
+        assert_same(actual, expected, 1e-5 if family in SINGLE else 1e-9)
 
 
 @every_family
@@ -255,20 +255,20 @@ def test_probes_rank_anew_at_every_step() -> None:
     """Each by its own vector: the second step keeps who is best there, not who was best before."""
     steps = ((0, "3/4"), (2, "1/4"))
     plan = make_plan("bert", *steps, score="probes")
-    own = plan.probes
-    assert own.keys() == {0, 2}
-    assert own[0] != own[2]
+    probes = plan.probes
+    assert probes.keys() == {0, 2}
+    assert probes[0] != probes[2]
     text = random_text(16, 5)
     model = pruned("bert", plan)
     logits(model, [text])
-    first = make_plan("bert", (0, "3/4"), score="probe", probe=own[0])
+    first = make_plan("bert", (0, "3/4"), score="probe", probe=probes[0])
     alone = pruned("bert", first)
     logits(alone, [text])
     assert places(model)[0][1] == places(alone)[0][1]
-    swapped = pruned("bert", replace(plan, probe=own[0] + own[0]))
+    swapped = pruned("bert", replace(plan, probe=probes[0] + probes[0]))
     logits(swapped, [text])
     assert places(swapped)[0][3] != places(model)[0][3]
-    negated = pruned("bert", replace(plan, probe=own[0] + tuple(-x for x in own[2])))
+    negated = pruned("bert", replace(plan, probe=probes[0] + tuple(-x for x in probes[2])))
     logits(negated, [text])
     best, worst = places(model)[0][3], places(negated)[0][3]
     assert best & worst == {0}  # a quarter each, of twelve
@@ -361,10 +361,10 @@ def test_a_deepcopy_is_isolated(family: str) -> None:
     before = logits(model, TEXTS)
     twin = copy.deepcopy(model)
     assert torch.equal(logits(twin, TEXTS), before)
-    run, own = attached(model), attached(twin)
+    run, other = attached(model), attached(twin)
     assert run is not None
-    assert own is not None
-    assert run is not own
+    assert other is not None
+    assert run is not other
     logits(twin, TEXTS[:1])
     assert run.tokens[0] is not None
     assert len(run.tokens[0].n) == len(TEXTS)  # the original still shows its own last pass
@@ -403,10 +403,10 @@ def test_gradient_checkpointing_changes_nothing(family: str) -> None:
     expected = gradients(pruned(family, plan).train())
     model = pruned(family, plan).train()
     model.gradient_checkpointing_enable()
-    found = gradients(model)
-    assert found.keys() == expected.keys()
+    actual = gradients(model)
+    assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
+        torch.testing.assert_close(actual[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
 
 
 def gradients(model: Any) -> dict[str, Tensor]:
@@ -416,9 +416,9 @@ def gradients(model: Any) -> dict[str, Tensor]:
         if isinstance(getattr(module, "attention_dropout", None), float):
             setattr(module, "attention_dropout", 0.0)  # noqa: B010
     model(**pad(TEXTS)).logits.square().sum().backward()
-    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert len(found) > 6 * LAYERS
-    return found
+    actual = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert len(actual) > 6 * LAYERS
+    return actual
 
 
 def test_attention_dropout_only_while_training() -> None:
@@ -447,12 +447,12 @@ def tagged(plan: Plan | None, rows: Sequence[Sequence[int]], **how: Any) -> list
     model = copy.deepcopy(tagger())
     if plan is not None:
         attach(with_predictors(model, plan), plan, **how)
-    found = logits(model, rows)
-    return [found[b, : len(row)] for b, row in enumerate(rows)]
+    actual = logits(model, rows)
+    return [actual[b, : len(row)] for b, row in enumerate(rows)]
 
 
-def assert_all_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
+def assert_all_same(actual: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(actual, expected, strict=True):
         assert_same(one, other)
 
 
@@ -512,9 +512,9 @@ def test_dropped_tokens_come_back_as_zeros(gather: bool) -> None:
     with torch.no_grad():
         out = model.base_model(**pad(TEXTS)).last_hidden_state
     for b, (row, kept) in enumerate(zip(TEXTS, places(model), strict=True)):
-        told = set(torch.nonzero(out[b].abs().sum(-1)).flatten().tolist())
-        assert told == kept[2]
-        assert len(told) == max(2, -(-len(row) // 3))
+        alive = set(torch.nonzero(out[b].abs().sum(-1)).flatten().tolist())
+        assert alive == kept[2]
+        assert len(alive) == max(2, -(-len(row) // 3))
 
 
 def test_restored_models_copy_and_give_tuples() -> None:

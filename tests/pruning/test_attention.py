@@ -80,30 +80,30 @@ def test_fused_and_explicit_attention_agree(seed: int) -> None:
 
 @pytest.mark.parametrize("share", [0.6, 1.0])
 def test_bfloat16_is_trained_as_float32_is(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a gradient is wanted the fused kernel, slow in bfloat16, is not asked; both ways give
+    """If a gradient is needed, the fused kernel, slow in bfloat16, is not used; both ways give
     what single precision gives, to bfloat16's digits."""
-    asked: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
     fused = torch.nn.functional.scaled_dot_product_attention
 
     def listen(q: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        asked.append(q.dtype)
+        dtypes.append(q.dtype)
         return fused(q, *args, **kwargs)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", listen)
     tokens = tokens_of(random_alive(3, share))
     live = tokens.alive[:, None, :, None]
-    said: list[tuple[Tensor, ...]] = []
+    outputs: list[tuple[Tensor, ...]] = []
     for dtype in (torch.float32, torch.bfloat16):
         q, k, v = (x.to(dtype).requires_grad_() for x in random_heads())
         context, _ = attend(q, k, v, tokens)
         grads = torch.autograd.grad((context * live).square().sum(), (q, k, v))
-        said.append((context * live, *grads))
-    for single, half in zip(*said, strict=True):
+        outputs.append((context * live, *grads))
+    for single, half in zip(*outputs, strict=True):
         torch.testing.assert_close(half.float(), single, atol=0.08, rtol=0.05)
     with torch.no_grad():
         q, k, v = (x.to(torch.bfloat16) for x in random_heads())
         attend(q, k, v, tokens)
-    assert asked == [torch.float32, torch.bfloat16]  # the last one learns nothing
+    assert dtypes == [torch.float32, torch.bfloat16]  # the last one learns nothing
 
 
 @given(st.integers(0, 999))
@@ -113,13 +113,13 @@ def test_weights_of_zero_and_one_are_removal(seed: int) -> None:
     keep = random_alive(seed)
     soft, soft_scores = attend(q, k, v, tokens_of(keep, weight=keep.to(q.dtype)), scored=True)
     for b in range(B):
-        own = keep[b].nonzero()[:, 0]
-        one, two, three = (x[b : b + 1, :, own] for x in (q, k, v))
-        removed, scores = attend(one, two, three, tokens_of(keep[b : b + 1, own]), scored=True)
+        rows = keep[b].nonzero()[:, 0]
+        one, two, three = (x[b : b + 1, :, rows] for x in (q, k, v))
+        removed, scores = attend(one, two, three, tokens_of(keep[b : b + 1, rows]), scored=True)
         assert soft_scores is not None
         assert scores is not None
-        torch.testing.assert_close(soft[b : b + 1, :, own], removed)
-        torch.testing.assert_close(soft_scores[b, own], scores[0])
+        torch.testing.assert_close(soft[b : b + 1, :, rows], removed)
+        torch.testing.assert_close(soft_scores[b, rows], scores[0])
 
 
 def test_a_weight_multiplies_the_key_before_normalisation() -> None:

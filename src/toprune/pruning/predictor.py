@@ -1,8 +1,8 @@
-"""Small networks that read a token's state and say whether it stays: what Transkimmer and TR-BERT
-rank by, one at every layer that drops tokens.
+"""Small networks that read a token's state and predict whether it stays. Transkimmer and TR-BERT
+rank by them; there is one at every layer that drops tokens.
 
-They are part of the model: their weights are trained, saved, loaded and hashed with its own, under
-a name that transformers ignores. What they cost is counted (`cost.score_macs`).
+They are part of the model: their weights are trained, saved, loaded and hashed with those of the
+model, under a name that transformers ignores. Their cost is counted (`cost.score_macs`).
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from toprune.models.families import sizes_of
 from toprune.plan.plan import Plan
 
 NAME = "token_predictors"  # of the module in the base model
-LIMIT = 30.0  # of a logit, so that its exponential stays a number
+MAX_LOGIT = 30.0  # so that its exponential stays finite
 
 
 class Predictor(nn.Module):
@@ -35,40 +35,50 @@ class Predictor(nn.Module):
         return self.keep(nn.functional.gelu(inner)).squeeze(-1)
 
     def odds(self, state: Tensor) -> Tensor:
-        """Of staying: positive, as thresholds that move together by a factor need it."""
-        return self(state).clamp(-LIMIT, LIMIT).exp()
+        """The odds of staying. They are positive, so that one factor can move all thresholds."""
+        return self(state).clamp(-MAX_LOGIT, MAX_LOGIT).exp()
 
 
 def add_predictors(model: Any, layers: Iterable[int], inner: int, *, normed: bool) -> nn.ModuleDict:
-    """New ones for these layers, in place of any that the model had."""
+    """Give a model new predictors, in place of any that it has.
+
+    Args:
+        model: changed in place.
+        layers: that get a predictor.
+        inner: width of its hidden layer.
+        normed: whether it has layer norms.
+
+    Returns:
+        The predictors by layer.
+    """
     base, width = model.base_model, sizes_of(model).width
-    made = nn.ModuleDict({str(i): Predictor(width, inner, normed=normed) for i in layers})
-    setattr(base, NAME, made.to(next(base.parameters())))
-    return made
+    predictors = nn.ModuleDict({str(i): Predictor(width, inner, normed=normed) for i in layers})
+    setattr(base, NAME, predictors.to(next(base.parameters())))
+    return predictors
 
 
 def predictors_of(model: Any) -> dict[int, Predictor]:
-    """By layer; none where the model has none."""
-    found: Any = getattr(model.base_model, NAME, {})
-    return {int(i): predictor for i, predictor in found.items()}
+    """Return the predictors of a model by layer; {} if it has none."""
+    predictors: Any = getattr(model.base_model, NAME, {})
+    return {int(i): predictor for i, predictor in predictors.items()}
 
 
 def check_predictors(model: Any, plan: Plan) -> None:
-    """Refuse a model without those that the plan asks."""
+    """Refuse a model without the predictors that the plan needs."""
     if plan.predictor is None:
         return
-    found = predictors_of(model)
+    predictors = predictors_of(model)
     for step in plan.steps:
-        own = found.get(step.layer)
-        if own is None or own.hidden.out_features != plan.predictor:
+        predictor = predictors.get(step.layer)
+        if predictor is None or predictor.hidden.out_features != plan.predictor:
             raise UserError(
-                f"this plan asks a predictor of width {plan.predictor} at layer {step.layer}, and "
-                "the model has none; load the bundle that it came with"
+                f"this plan needs a predictor of width {plan.predictor} at layer {step.layer}, but "
+                "the model has none; load the bundle that the plan came with"
             )
 
 
 def read_predictors(model: Any, plan: Plan, folder: Path) -> None:
-    """Bring back those that were saved with the weights of a bundle."""
+    """Give a model the predictors that are saved with the weights of a bundle."""
     if plan.predictor is None:
         return
     saved = {
@@ -79,11 +89,11 @@ def read_predictors(model: Any, plan: Plan, folder: Path) -> None:
     }
     layers = sorted({int(name.partition(".")[0]) for name in saved if name[0].isdigit()})
     normed = any(".before." in name for name in saved)
-    made = add_predictors(model, layers, plan.predictor, normed=normed)
+    predictors = add_predictors(model, layers, plan.predictor, normed=normed)
     try:
-        made.load_state_dict(saved)
+        predictors.load_state_dict(saved)
     except RuntimeError as error:
         raise UserError(
-            f"the predictors in {folder} do not fit its plan; prune the model anew"
+            f"the predictors in {folder} do not fit its plan; prune the model again"
         ) from error
     check_predictors(model, plan)

@@ -19,16 +19,16 @@ class Tokens:
     protected: Tensor  # (B, K) bool, always kept
     n: Tensor  # (B,) tokens that the example came with
     full: bool  # every row is alive, so attention needs no mask
-    rank: Tensor | None = None  # (B, K) place in the one ranking (probe); None: not ranked yet
+    rank: Tensor | None = None  # (B, K) place in a ranking that stays; None: not ranked yet
     weight: Tensor | None = None  # (B, K) soft key weight in [0, 1], only while learning
-    total: Tensor | None = None  # (B, K) attention received in all layers so far (accumulated)
+    total: Tensor | None = None  # (B, K) attention received in all layers so far
 
 
 Rows = int | Tensor  # the first so many rows, or (B, k) row numbers
 
 
 def start(attention_mask: Tensor, protected: Tensor | None = None) -> Tokens:
-    """All tokens of a right-padded batch, alive where `attention_mask` (B, S) is set."""
+    """Return all tokens of a right-padded batch, alive where `attention_mask` (B, S) is set."""
     alive = attention_mask.bool()
     if not bool(alive[:, 0].all()):
         raise ValueError("left-padded batch: the first token must be live; pad on the right")
@@ -39,7 +39,7 @@ def start(attention_mask: Tensor, protected: Tensor | None = None) -> Tokens:
 
 
 def take(x: Tensor, rows: Rows) -> Tensor:
-    """Rows of x (B, K, ...): a slice when `rows` is a count, else a gather."""
+    """Take rows of x (B, K, ...): a slice if `rows` is a count, else a gather."""
     if isinstance(rows, int):
         return x[:, :rows]
     if x.dim() == 2:
@@ -57,23 +57,24 @@ def order(scores: Tensor, tokens: Tokens) -> Tensor:
 
 
 def accumulate(tokens: Tokens, received: Tensor) -> Tokens:
-    """With the attention that this layer's live queries gave, in sum, added to what came before:
-    received (B, K) is their mean."""
-    given = received * tokens.alive.sum(1, keepdim=True)
-    return replace(tokens, total=given if tokens.total is None else tokens.total + given)
+    """Add the attention received in this layer to the total. received (B, K) is the mean over live
+    queries, the total is their sum."""
+    summed = received * tokens.alive.sum(1, keepdim=True)
+    return replace(tokens, total=summed if tokens.total is None else tokens.total + summed)
 
 
 def by_probe(state: Tensor, probe: Tensor) -> Tensor:
-    """(B, K, D), (D,) -> (B, K). Also while training in bfloat16, of three digits, with which
-    neighbours in a ranking would trade places."""
+    """(B, K, D), (D,) -> (B, K). Not in bfloat16, even in training: its three digits would swap
+    neighbours in a ranking."""
     with torch.autocast(state.device.type, enabled=False):
         return state @ probe.to(state)
 
 
 def by_place(index: Tensor) -> Tensor:
-    """A score that knows nothing: a fixed random number for every place, the same everywhere."""
+    """A score without information: a fixed pseudo-random number for every position, the same in
+    torch and in ONNX."""
     x = index + 12345
-    return (x * x * x % 65519).float()  # cubes modulo a prime of the form 3k + 2 are all different
+    return (x * x * x % 65519).float()  # cubes modulo a prime of the form 3k + 2 all differ
 
 
 def ranks(rows: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def ranks(rows: Tensor) -> Tensor:
 
 
 def keep_top(tokens: Tokens, rows: Rows, k: Tensor, size: int, *, remember: bool) -> Tokens:
-    """Really gone: the best `size` rows stay, and of these the best k[b] are alive."""
+    """Drop rows: the best `size` rows stay, and of these the best k[b] are alive."""
     at = size if isinstance(rows, int) else rows[:, :size]
     place = torch.arange(size, device=k.device).expand(k.shape[0], -1)
     return replace(
@@ -98,13 +99,13 @@ def keep_top(tokens: Tokens, rows: Rows, k: Tensor, size: int, *, remember: bool
 
 
 def mask_top(tokens: Tokens, rank: Tensor, k: Tensor, *, remember: bool) -> Tokens:
-    """The simulation of `keep_top`: every row stays where it is, those past rank k[b] are dead."""
+    """Simulate `keep_top`: every row stays where it is, and rows past rank k[b] are dead."""
     alive = tokens.alive & (rank < k[:, None])
     return replace(tokens, alive=alive, full=False, rank=rank if remember else None)
 
 
 def gather_alive(tokens: Tokens) -> tuple[Tensor, Tokens]:
-    """Rows (B, k) that bring every live row to the front, in place order, and the tokens there."""
+    """Return the rows (B, k) that bring every live row to the front, in order, and their tokens."""
     size = int(tokens.alive.sum(1).max())
     rows = (~tokens.alive).byte().argsort(dim=1, stable=True)[:, :size]
     return rows, Tokens(
@@ -120,14 +121,14 @@ def gather_alive(tokens: Tokens) -> tuple[Tensor, Tokens]:
 
 
 def groups(tokens: Tokens, k: Tensor, size: int) -> Tensor:
-    """(B, K): the place among k[b] where each row goes when neighbours are merged. Protected ones
-    come first, each alone; the others follow in runs of nearly equal length. The place `size` is
-    nowhere: for the dead, and for all others where the protected leave no room."""
+    """(B, K): the place among k[b] where each row goes when neighbours are merged. Protected rows
+    come first, each alone; the others follow in runs of nearly equal length. The place `size` means
+    nowhere: for dead rows, and for the others if protected rows leave no room."""
     held = tokens.alive & tokens.protected
     free = tokens.alive & ~tokens.protected
-    alone, many = held.sum(1, keepdim=True), free.sum(1, keepdim=True)
+    alone, count = held.sum(1, keepdim=True), free.sum(1, keepdim=True)
     runs = k[:, None] - alone
-    run = (free.cumsum(1) - 1) * runs // many.clamp_min(1)
+    run = (free.cumsum(1) - 1) * runs // count.clamp_min(1)
     place = torch.where(held, held.cumsum(1) - 1, alone + run)
     return place.masked_fill(~(held | (free & (runs > 0))), size)
 
@@ -136,12 +137,12 @@ def merge(x: Tensor, place: Tensor, size: int) -> Tensor:
     """(B, K, D) -> (B, size, D): the mean of the rows that go to each place."""
     sums = x.new_zeros(len(x), size + 1, x.shape[2])
     sums = sums.scatter_add(1, place.unsqueeze(-1).expand_as(x), x)[:, :size]
-    many = x.new_zeros(len(x), size + 1).scatter_add(1, place, torch.ones_like(x[..., 0]))
-    return sums / many[:, :size, None].clamp_min(1)
+    counts = x.new_zeros(len(x), size + 1).scatter_add(1, place, torch.ones_like(x[..., 0]))
+    return sums / counts[:, :size, None].clamp_min(1)
 
 
 def keep_merged(tokens: Tokens, place: Tensor, k: Tensor, size: int) -> Tokens:
-    """Every merged row stands where the first of its members stood."""
+    """Return the tokens of merged rows; each has the position of the first of its members."""
     last = tokens.index.amax(1, keepdim=True).expand(-1, size + 1)
     first = last.scatter_reduce(1, place, tokens.index, "amin")[:, :size]
     at = torch.arange(size, device=k.device).expand(len(k), -1)
@@ -156,8 +157,8 @@ def keep_merged(tokens: Tokens, place: Tensor, k: Tensor, size: int) -> Tokens:
 
 
 def mask_merged(tokens: Tokens, place: Tensor, size: int) -> tuple[Tensor, Tokens]:
-    """The simulation of `keep_merged`: (B, K) the row that stands for each row's group, its first
-    one, and the tokens of which only these are alive."""
+    """Simulate `keep_merged`: return the row (B, K) that stands for each row's group, which is its
+    first one, and tokens of which only these rows are alive."""
     nowhere = place.shape[1]
     row = torch.arange(nowhere, device=place.device).expand_as(place)
     first = row.new_full((len(place), size + 1), nowhere).scatter_reduce(1, place, row, "amin")
@@ -167,8 +168,8 @@ def mask_merged(tokens: Tokens, place: Tensor, size: int) -> tuple[Tensor, Token
 
 def restore(buffer: Tensor, states: Tensor, tokens: Tokens) -> Tensor:
     """Write the states (B, K, D) of live rows to their original places in the buffer (B, S, D).
-    Dead ones go to a place behind the last: where rows were merged their index may be a live
-    one's, and of two that write to one place either may win."""
+    Dead rows go to a place behind the last: after a merge, a dead row may have the index of a live
+    one, and either could win if both wrote to one place."""
     behind = buffer.shape[1]
     at = tokens.index.masked_fill(~tokens.alive, behind).unsqueeze(-1).expand_as(states)
     return F.pad(buffer, (0, 0, 0, 1)).scatter(1, at, states)[:, :behind]
