@@ -60,11 +60,11 @@ def test_model_object_from_nowhere_needs_a_tokenizer():
 
 def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch):
     """Other scores and budgets use it, with the same outcome; other texts may not."""
-    asked = []
+    calls = []
     for name in ("fit_probes", "teach"):
         real = getattr(stages, name)
-        told = partial(lambda n, r, *a, **k: asked.append(n) or r(*a, **k), name, real)
-        monkeypatch.setattr(stages, name, told)
+        counting = partial(lambda n, r, *a, **k: calls.append(n) or r(*a, **k), name, real)
+        monkeypatch.setattr(stages, name, counting)
 
     def pruned(data=DATA, budget="2x", score: Score = "probe", bf16=False, **more):
         training = Training(soft_epochs=0.5, hard_epochs=0.5, lr=1e-3, bf16=bf16)
@@ -79,19 +79,19 @@ def test_what_is_known_of_a_dense_model_is_not_asked_again(tmp_path, monkeypatch
         )
 
     alone = pruned()
-    assert asked == ["fit_probes", "teach"]
+    assert calls == ["fit_probes", "teach"]
     known = tmp_path / "known"
     pruned(budget="3x", known=known)
-    asked.clear()
+    calls.clear()
     shared = pruned(known=known)
-    assert asked == []
+    assert calls == []
     assert shared.plan is not None
     assert alone.plan is not None
     assert shared.plan.steps == alone.plan.steps
-    own, other = alone.model.state_dict(), shared.model.state_dict()
-    assert all(torch.equal(own[name], other[name]) for name in own)
+    weights, other = alone.model.state_dict(), shared.model.state_dict()
+    assert all(torch.equal(weights[name], other[name]) for name in weights)
     pruned(score="received", known=known)
-    assert asked == ["teach"]  # with other scores for the ranking to be distilled from
+    assert calls == ["teach"]  # with other scores for the ranking to be distilled from
     with pytest.raises(UserError, match="of another model or of other texts"):
         pruned({"train": synthetic.rows(64, 5), "test": DATA["test"]}, known=known)
     with pytest.raises(UserError, match="another --bf16; choose"):
@@ -103,8 +103,8 @@ def test_bfloat16_is_for_training_alone(bf16, tmp_path):
     """Products while training; weights, answers and losses are float32 all the same."""
     model, seen = make_model(), set()
 
-    def listen(module, given, said):
-        seen.add((module.training, said.dtype))
+    def listen(module, inputs, output):
+        seen.add((module.training, output.dtype))
 
     model.classifier.register_forward_hook(listen)
     training = Training(soft_epochs=0, hard_epochs=1, label_weight=1, bf16=bf16)

@@ -143,12 +143,12 @@ def test_saliency_is_the_gradient_of_a_mask() -> None:
     batch = pad([random_text(n, n) for n in (12, 7)])
     torch.set_default_dtype(torch.float64)
     try:
-        found = saliency(model, task, [batch])
-        for kind, unit in enumerate((3, 5, 70, 1)):
+        result = saliency(model, task, [batch])
+        for grain, unit in enumerate((3, 5, 70, 1)):
             squares = torch.zeros(2)
             for sign in (1, -1):
                 vectors = [torch.ones(n) for n in (32, 16, 256, 4)]
-                vectors[kind][unit] += sign * 1e-5
+                vectors[grain][unit] += sign * 1e-5
                 hidden, heads, inner, layers = vectors
                 masks = Masks(hidden, heads.split(4), inner.split(64), layers.split(1))
                 handles = attach_masks(model, lambda now=masks: now)
@@ -157,7 +157,7 @@ def test_saliency_is_the_gradient_of_a_mask() -> None:
                 for handle in handles:
                     handle.remove()
             expected = (squares / 2e-5).square().sum()
-            assert float(found[kind][unit]) == pytest.approx(float(expected), rel=1e-3)
+            assert float(result[grain][unit]) == pytest.approx(float(expected), rel=1e-3)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -178,14 +178,15 @@ def test_what_is_open_is_matched_with_the_teacher() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "toprune.training.learner.Learner.forward", lambda _, **given: seen.update(given) or {}
+            "toprune.training.learner.Learner.forward",
+            lambda _, **inputs: seen.update(inputs) or {},
         )
         states = torch.tensor([[[1.0, 9], [2, 9], [3, 9], [4, 9]]])  # (1, L, D)
         Watched().forward(teacher_states=states)
     assert seen["teacher_states"].tolist() == [[[1, 0], [2, 0], [2, 0], [4, 0]]]
     none = np.zeros(1)
-    words = Teacher(none, none, none, none, states.numpy())
-    left = matching(words, Kept([1, 3], [0], [[0]] * 2, [[0]] * 2))
+    stored = Teacher(none, none, none, none, states.numpy())
+    left = matching(stored, Kept([1, 3], [0], [[0]] * 2, [[0]] * 2))
     assert left.states.tolist() == [[[2], [4]]]
 
 
@@ -201,8 +202,8 @@ FEW = {"train": synthetic.rows(48, 0), "test": synthetic.rows(16, 1)}
 def test_a_smaller_model_learns_and_tokens_can_go_too(tmp_path: Path) -> None:
     model, slim, small = synthetic.fine_tuned(DATA), tmp_path / "slim", tmp_path / "small"
     before, training = sizes_of(model), Training(soft_epochs=1, hard_epochs=1, lr=1e-3)
-    told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": training}
-    report = prune(model, DATA, "2.5x", out=slim, method="cofi", **told).report
+    options: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": training}
+    report = prune(model, DATA, "2.5x", out=slim, method="cofi", **options).report
     after = sizes_of(Bundle.load(slim).model)
     counts = {int(n): many for n, many in report["lengths"].items()}
     dense, left = (sum(m * dense_macs(x, n) for n, m in counts.items()) for x in (before, after))
@@ -219,8 +220,8 @@ def test_a_smaller_model_learns_and_tokens_can_go_too(tmp_path: Path) -> None:
     assert bundle.plan is not None
     with torch.no_grad():
         wanted = attach(bundle.model, bundle.plan)(**bundle.tokenizer(text, return_tensors="pt"))
-    found = torch.tensor(Runner(small, threads=1)([text])[0])
-    torch.testing.assert_close(found, wanted.logits[0], rtol=1e-3, atol=1e-3)
+    result = torch.tensor(Runner(small, threads=1)([text])[0])
+    torch.testing.assert_close(result, wanted.logits[0], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -230,8 +231,8 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     synthetic.untrained().save_pretrained(tmp_path / "dense")
     make_tokenizer().save_pretrained(tmp_path / "dense")
     training = Training(soft_epochs=2, hard_epochs=2, batch_size=16, save_steps=2)
-    told: dict[str, Any] = {"method": "cofi", "training": training}
-    whole = prune(tmp_path / "dense", FEW, "2x", out=tmp_path / "whole", **told)
+    options: dict[str, Any] = {"method": "cofi", "training": training}
+    whole = prune(tmp_path / "dense", FEW, "2x", out=tmp_path / "whole", **options)
     loss, stops = FitTrainer.compute_loss, {("soft", 3), ("hard", 0), ("hard", 4)}
 
     def stopped(self: FitTrainer, *args: Any, **kwargs: Any) -> Any:
@@ -241,7 +242,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return loss(self, *args, **kwargs)
 
-    again: dict[str, Any] = {"out": tmp_path / "halved"} | told
+    again: dict[str, Any] = {"out": tmp_path / "halved"} | options
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitTrainer, "compute_loss", stopped)
         while stops:
@@ -258,13 +259,17 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few_draws")
 def test_without_epochs_what_masks_set_out_from(tmp_path: Path) -> None:
     untrained = Training(soft_epochs=0, hard_epochs=0)
-    told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": untrained, "method": "cofi"}
-    report = prune(make_model(), FEW, "3x", out=tmp_path / "out", **told).report
+    options: dict[str, Any] = {
+        "tokenizer": make_tokenizer(),
+        "training": untrained,
+        "method": "cofi",
+    }
+    report = prune(make_model(), FEW, "3x", out=tmp_path / "out", **options).report
     assert report["budget"]["executed"]["unpadded"] == pytest.approx(3, rel=0.02)
     with pytest.raises(OutOfReach, match="budget 999x is out of reach"):
-        prune(make_model(), FEW, "999x", out=tmp_path / "tiny", **told)
+        prune(make_model(), FEW, "999x", out=tmp_path / "tiny", **options)
     with pytest.raises(UserError, match="weights of mpnet models"):
-        prune(make_model("mpnet"), FEW, "2x", out=tmp_path / "other", **told)
+        prune(make_model("mpnet"), FEW, "2x", out=tmp_path / "other", **options)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -61,9 +61,9 @@ def test_half_the_layers_learn_and_tokens_can_go_too(fine_tuned: Any, tmp_path: 
     model, half, small = copy.deepcopy(fine_tuned), tmp_path / "half", tmp_path / "small"
     before = sizes_of(model)
     training = Training(soft_epochs=1, hard_epochs=2, lr=1e-3)
-    told: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": training}
+    options: dict[str, Any] = {"tokenizer": make_tokenizer(), "training": training}
     method = DropLayers(layers=2)
-    report = prune(model, synthetic.DATA, "2x", out=half, method=method, **told).report
+    report = prune(model, synthetic.DATA, "2x", out=half, method=method, **options).report
     after = sizes_of(Bundle.load(half).model)
     assert after.layers == 2
     counts = {int(n): many for n, many in report["lengths"].items()}

@@ -26,7 +26,7 @@ from support.resuming import Stopped, same, stop_at
 from toprune import Runner
 from toprune.api import prune
 from toprune.bundle.bundle import Bundle
-from toprune.data.examples import Examples, load
+from toprune.data.examples import load
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.methods import lat
@@ -72,19 +72,18 @@ def make_job(
     method: Lat = SMALL,
     training: Training = UNTRAINED,
 ) -> Job:
-    kind, tokenizer = task or Classify(), make_tokenizer()
-    examples: Examples = (
-        load(synthetic.rows(60, 0), reads=Classify.READS)["train"]
-        if task is None
-        else make_examples(kind, 24)
-    )
-    model = make_model(num_labels=outputs, head=kind.HEAD)
-    features = encode(tokenizer, kind, examples, 40)
-    protect: dict[str, Any] = {"protect": (2,), "protect_until": 2} if kind.HEAD == "answer" else {}
+    tokenizer = make_tokenizer()
+    if task is None:
+        task, examples = Classify(), load(synthetic.rows(60, 0), reads=Classify.READS)["train"]
+    else:
+        examples = make_examples(task, 24)
+    model = make_model(num_labels=outputs, head=task.HEAD)
+    features = encode(tokenizer, task, examples, 40)
+    protect: dict[str, Any] = {"protect": (2,), "protect_until": 2} if task.HEAD == "answer" else {}
     return Job(
         model,
         tokenizer,
-        kind,
+        task,
         features,
         lengths(features, *protect.values()),
         Budget.parse(budget),
@@ -152,8 +151,8 @@ def test_mutation_moves_a_place_between_its_neighbours() -> None:
     seed=st.integers(0, 100),
 )
 def test_mutants_never_grow_over_the_layers(gene: tuple[float, ...], seed: int) -> None:
-    found = [1.0, *mutated(gene, 0.5, np.random.default_rng(seed)), 0.0]
-    assert all(a >= b for a, b in pairwise(found))
+    result = [1.0, *mutated(gene, 0.5, np.random.default_rng(seed)), 0.0]
+    assert all(a >= b for a, b in pairwise(result))
 
 
 def test_a_cross_is_the_mean() -> None:
@@ -238,20 +237,20 @@ def test_loss_of_a_batch(name: str, tmp_path: Path) -> None:
     reference = copy.deepcopy(job.model)
     attach(reference, schedules.blank)
 
-    def said(**how: Any) -> tuple[Tensor, Any]:
+    def outputs_under(**how: Any) -> tuple[Tensor, Any]:
         out = reference(**inputs, **how)
         if name == "answer":
             return torch.stack([out.start_logits, out.end_logits], -1), out
         return out.logits, out
 
-    logits, out = said(output_hidden_states=True)
+    logits, out = outputs_under(output_hidden_states=True)
     losses = [divergence(name, logits, batch["teacher_logits"], mask)]
     if "teacher_states" in batch:
         states = torch.stack([hidden[:, 0] for hidden in out.hidden_states[1:]], 1)
         losses[0] = losses[0] + 3.0 * (states - batch["teacher_states"]).square().mean()
     for plan in plans:
         attach(reference, plan, gather=False)
-        losses.append(divergence(name, said()[0], logits.detach(), mask))
+        losses.append(divergence(name, outputs_under()[0], logits.detach(), mask))
     wanted = torch.stack(losses).mean()
     wanted.backward()
     assert all(loss > 1e-4 for loss in losses)  # sub-models are told something, also in regression
@@ -267,10 +266,10 @@ def test_loss_of_a_batch(name: str, tmp_path: Path) -> None:
         state_weight=3.0,
         dropout=False,
     ).train()
-    found = learner(**batch)
-    found["loss"].backward()
-    torch.testing.assert_close(found["loss"], wanted, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(found["logits"], logits, rtol=1e-4, atol=1e-4)
+    result = learner(**batch)
+    result["loss"].backward()
+    torch.testing.assert_close(result["loss"], wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(result["logits"], logits, rtol=1e-4, atol=1e-4)
     mine, theirs = (dict(model.named_parameters()) for model in (job.model, reference))
     for key, weight in mine.items():
         other = theirs[key].grad
@@ -302,8 +301,8 @@ def test_a_batch_gets_random_sub_models_and_the_smallest(tmp_path: Path) -> None
 def test_the_smallest_is_as_small_as_the_budget_asks(tmp_path: Path) -> None:
     job = make_job(tmp_path, budget="3x")
     smallest = Schedules(SMALL, job).submodels()[-1]
-    found = reduction(sizes_of(job.model), smallest, job.lengths).unpadded
-    assert found == pytest.approx(3, rel=0.08)  # up to whole tokens
+    result = reduction(sizes_of(job.model), smallest, job.lengths).unpadded
+    assert result == pytest.approx(3, rel=0.08)  # up to whole tokens
     rates = [float(b.keep / a.keep) for a, b in pairwise(smallest.steps)]
     assert rates == pytest.approx([float(smallest.steps[0].keep)] * 2, abs=0.01)
 
@@ -328,8 +327,8 @@ class Patient(Schedules):
     """Asks for every answer."""
 
     def divergence(self, plan: Plan, limit: float = math.inf) -> float:
-        said = batch_outputs(self.job.model, self.job.task, self.batches, plan)
-        return distance(self.job.task, said, self.dense, self.batches)
+        outputs_under = batch_outputs(self.job.model, self.job.task, self.batches, plan)
+        return distance(self.job.task, outputs_under, self.dense, self.batches)
 
 
 def test_the_front_is_that_of_a_search_that_saves_nothing(
@@ -345,16 +344,16 @@ def test_the_front_is_that_of_a_search_that_saves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(lat, "batch_outputs", counted)
-        found = hasty.evolved()
+        result = hasty.evolved()
     wanted = Patient(SMALL, job).evolved()
-    assert [(m.keep, m.reduction) for m in found] == [(m.keep, m.reduction) for m in wanted]
-    assert [m.divergence for m in found] == pytest.approx([m.divergence for m in wanted])
-    assert len(found) >= 4
+    assert [(m.keep, m.reduction) for m in result] == [(m.keep, m.reduction) for m in wanted]
+    assert [m.divergence for m in result] == pytest.approx([m.divergence for m in wanted])
+    assert len(result) >= 4
     assert sum(passes) < (6 + 2 * 12) * len(hasty.batches)
-    for cheap, dear in pairwise(found):
+    for cheap, dear in pairwise(result):
         assert cheap.reduction > dear.reduction
         assert cheap.divergence > dear.divergence
-    assert found == hasty.evolved()  # by its seed alone
+    assert result == hasty.evolved()  # by its seed alone
 
 
 def test_the_budget_is_given_the_best_of_the_nearest(tmp_path: Path) -> None:
@@ -394,9 +393,9 @@ def test_the_yardstick_is_the_model_before_training(tmp_path: Path) -> None:
         plan = plan_of(blank, member["keep"])
         far = distance(job.task, batch_outputs(job.model, job.task, batches, plan), dense, batches)
         assert member["divergence"] == pytest.approx(far, rel=1e-4)
-        own = batch_outputs(job.model, job.task, batches)
+        plain = batch_outputs(job.model, job.task, batches)
         assert far != pytest.approx(
-            distance(job.task, batch_outputs(job.model, job.task, batches, plan), own, batches),
+            distance(job.task, batch_outputs(job.model, job.task, batches, plan), plain, batches),
             rel=0.01,
         )
     assert outcome.expected in [member["reduction"] for member in front]
@@ -542,15 +541,15 @@ def assert_executions_agree(bundle: Bundle, folder: Path) -> None:
     assert bundle.plan is not None
     test = load(DATA, reads=Classify.READS)["test"]
     features = encode(make_tokenizer(), Classify(), test, 64)
-    said = {}
+    outputs_under = {}
     for gather in (True, False):
         attach(bundle.model, bundle.plan, gather=gather)
-        said[gather] = collect_outputs(
+        outputs_under[gather] = collect_outputs(
             bundle.model, Classify(), features, Collate(make_tokenizer())
         )
     detach(bundle.model)
-    assert worst(said[False], said[True]) < 2e-4
+    assert worst(outputs_under[False], outputs_under[True]) < 2e-4
     export(folder)
     texts = [row["text"] for row in DATA["test"]]
     onnx = [output for _, output in Runner(folder, threads=1).read(texts)]
-    assert worst(onnx, said[True]) < 5e-4
+    assert worst(onnx, outputs_under[True]) < 5e-4

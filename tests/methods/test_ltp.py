@@ -49,8 +49,8 @@ def test_thresholds_start_on_a_line_from_zero() -> None:
 
 def test_soft_masks_and_penalty_by_hand() -> None:
     """What every layer's masks are in the mean, over live tokens only."""
-    model, found = make_model().double(), thresholds(final=0.05).double()
-    policy = SoftThreshold(found)
+    model, result = make_model().double(), thresholds(final=0.05).double()
+    policy = SoftThreshold(result)
     attach_policy(model, policy)
     heard: list[tuple[torch.Tensor, torch.Tensor]] = []
     decide = policy.decide
@@ -73,12 +73,12 @@ def test_soft_masks_and_penalty_by_hand() -> None:
                 above = (float(received[b, i]) - theta) / (0.05 * 0.1)
                 masks.append(1.0 if i == 0 else 1 / (1 + math.exp(-above)))
         wanted += sum(masks) / len(masks)
-    found.progress = 0.0
+    result.progress = 0.0
     with torch.no_grad():
-        saved = float(found.sparsity())
+        saved = float(result.sparsity())
     assert 0 < saved < 1
     factor = LAMBDA * math.exp(0 - saved)
-    assert float(found.penalty().detach()) == pytest.approx(factor * wanted, rel=1e-6)
+    assert float(result.penalty().detach()) == pytest.approx(factor * wanted, rel=1e-6)
 
 
 def test_who_is_below_the_threshold_leaves() -> None:
@@ -96,8 +96,8 @@ def test_who_is_below_the_threshold_leaves() -> None:
     detach(model)
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        (given, *_) = model(**pad(rows), output_attentions=True).attentions
-    received = given.mean((1, 2))  # (B, S): no text is padded
+        (attention, *_) = model(**pad(rows), output_attentions=True).attentions
+    received = attention.mean((1, 2))  # (B, S): no text is padded
     counts = set()
     for b in range(len(rows)):
         wanted = {0} | {i for i in range(20) if float(received[b, i]) >= 0.05}
@@ -112,11 +112,11 @@ def test_executions_agree(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)  # see test_export.py
     steps = (Step(0, Fraction(9, 10), 0.05), Step(1, Fraction(1, 2), 0.06), Step(2, Fraction(1, 3)))
     monkeypatch.setattr(executions, "STEPS", steps)
-    kind, outputs = executions.TASKS[task]
-    model = make_model(head=kind.HEAD, num_labels=outputs)
-    plan = executions.make_plan(model, kind, "received", steps)
+    resolved, outputs = executions.TASKS[task]
+    model = make_model(head=resolved.HEAD, num_labels=outputs)
+    plan = executions.make_plan(model, resolved, "received", steps)
     monkeypatch.setattr(executions, "make_plan", lambda *_: plan)
-    executions.check_executions(model, make_tokenizer(), kind, "received", tmp_path / "bundle")
+    executions.check_executions(model, make_tokenizer(), resolved, "received", tmp_path / "bundle")
 
 
 def test_measured_is_what_the_counts_cost() -> None:
@@ -125,9 +125,9 @@ def test_measured_is_what_the_counts_cost() -> None:
     plan = make_plan("bert", (0, "1/2"), (2, "1/4"))
     counts = entering(model, plan, [(None, pad(ROWS))])
     assert counts.tolist() == [plan.lengths(len(row)) for row in ROWS]
-    found = measured_reduction(sizes, plan, counts, max_length=30)
-    told = reduction(sizes, plan, Lengths.of([len(row) for row in ROWS]), max_length=30)
-    assert vars(found) == pytest.approx(vars(told))
+    result = measured_reduction(sizes, plan, counts, max_length=30)
+    expected = reduction(sizes, plan, Lengths.of([len(row) for row in ROWS]), max_length=30)
+    assert vars(result) == pytest.approx(vars(expected))
     assert executed_macs(sizes, plan, 24) > 0
 
 
@@ -136,14 +136,14 @@ def test_one_factor_meets_the_budget(budget: str) -> None:
     model = make_model()
     rows = [random_text(20 + i % 9, i) for i in range(60)]
     batches = [pad(rows[:30]), pad(rows[30:])]
-    asked = Budget.parse(budget)
-    plan = meet(model, adaptive(0.01, 0.02, 0.03), batches, asked)
+    target = Budget.parse(budget)
+    plan = meet(model, adaptive(0.01, 0.02, 0.03), batches, target)
     first, second, third = (step.threshold for step in plan.steps)
     assert first is not None
     assert (second, third) == (pytest.approx(2 * first), pytest.approx(3 * first))
     counts = entering(model, plan, [(None, batch) for batch in batches])
-    found = measured_reduction(sizes_of(model), plan, counts, max_length=28).unpadded
-    assert found == pytest.approx(asked.reduction, rel=0.02)
+    result = measured_reduction(sizes_of(model), plan, counts, max_length=28).unpadded
+    assert result == pytest.approx(target.reduction, rel=0.02)
     assert len(np.unique(counts[:, 1])) > 1
 
 

@@ -24,55 +24,55 @@ def selector(budget: str = "2x", **settings: int) -> SoftExtract:
 
 
 def test_penalty_is_the_sum_of_layer_number_times_mass() -> None:
-    found = selector(bins=4)
+    extract = selector(bins=4)
     with torch.no_grad():
-        found.r.copy_(torch.tensor([[1, 1, 1, 0.5], [1, 0.5, 0, 0], [0.25, 0, 0, 0]]))
-        found.log_lambda.fill_(math.log(0.1))
-    found.progress = 0.0
-    sparsity = float(found.sparsity().detach())
+        extract.r.copy_(torch.tensor([[1, 1, 1, 0.5], [1, 0.5, 0, 0], [0.25, 0, 0, 0]]))
+        extract.log_lambda.fill_(math.log(0.1))
+    extract.progress = 0.0
+    sparsity = float(extract.sparsity().detach())
     moved = math.exp(0 - sparsity)  # above its target: lambda shrinks by as much
-    assert float(found.penalty().detach()) == pytest.approx(
+    assert float(extract.penalty().detach()) == pytest.approx(
         0.1 * moved * (1 * 3.5 + 2 * 1.5 + 3 * 0.25), rel=1e-5
     )
 
 
 def test_lambda_follows_the_budget() -> None:
-    found = selector()
-    found.progress = 1.0
-    before = float(found.log_lambda)
+    extract = selector()
+    extract.progress = 1.0
+    before = float(extract.log_lambda)
     assert before == pytest.approx(math.log(LAMBDA))
-    found.penalty()  # nothing is gone yet, half of the FLOPs should be
-    assert float(found.log_lambda) == pytest.approx(before + 0.5)
+    extract.penalty()  # nothing is gone yet, half of the FLOPs should be
+    assert float(extract.log_lambda) == pytest.approx(before + 0.5)
     with torch.no_grad():
-        found.r.zero_()
-    found.penalty()
-    assert float(found.log_lambda) < before + 0.5
+        extract.r.zero_()
+    extract.penalty()
+    assert float(extract.log_lambda) < before + 0.5
 
 
 def test_retention_is_the_mass_and_never_grows() -> None:
-    found = selector(bins=4)
+    extract = selector(bins=4)
     with torch.no_grad():
-        found.r.copy_(torch.tensor([[1, 1, 1, 0.2], [1, 0.4, 0, 0], [1, 1, 0, 0]]))
-    plan = found.plan(make_plan(score="received"), None)
+        extract.r.copy_(torch.tensor([[1, 1, 1, 0.2], [1, 0.4, 0, 0], [1, 1, 0, 0]]))
+    plan = extract.plan(make_plan(score="received"), None)
     assert [float(step.keep) for step in plan.steps] == pytest.approx([0.8, 0.35, 0.35])
     assert [step.layer for step in plan.steps] == [0, 1, 2]
 
 
 def test_a_first_layer_of_ones_own() -> None:
-    found = selector(bins=4, first=1)
-    assert found.r.shape == (2, 4)
-    assert [step.layer for step in found.plan(make_plan(), None).steps] == [1, 2]
+    extract = selector(bins=4, first=1)
+    assert extract.r.shape == (2, 4)
+    assert [step.layer for step in extract.plan(make_plan(), None).steps] == [1, 2]
     with torch.no_grad():
-        found.r.fill_(0.5)
-    assert [share.item() for share in found.ratios()] == [1, 0.5, 0.5]
+        extract.r.fill_(0.5)
+    assert [share.item() for share in extract.ratios()] == [1, 0.5, 0.5]
 
 
 def test_states_are_multiplied_by_r_at_their_rank() -> None:
     """Every token stays; a text's own length says which bin a rank is in; the first is spared."""
     model = make_model().double()
-    found = selector(bins=3).double()
+    extract = selector(bins=3).double()
     with torch.no_grad():
-        found.r.copy_(torch.tensor([[1, 0.5, 0.25]] * 3))
+        extract.r.copy_(torch.tensor([[1, 0.5, 0.25]] * 3))
     rows = [random_text(9, 0), random_text(6, 1)]
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -88,7 +88,7 @@ def test_states_are_multiplied_by_r_at_their_rank() -> None:
                 seen.append((received, drop.scale))
             return drop
 
-    attach_policy(model, Watched(found, "received"))
+    attach_policy(model, Watched(extract, "received"))
     with torch.no_grad():
         model(**pad(rows))
     run = attached(model)

@@ -99,13 +99,13 @@ def test_executions_agree(
     task: str, normed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toprune.export.parity.TOLERANCE", 5e-4)  # see test_export.py
-    kind, outputs = executions.TASKS[task]
-    model = with_predictors(make_model(head=kind.HEAD, num_labels=outputs), normed=normed)
+    resolved, outputs = executions.TASKS[task]
+    model = with_predictors(make_model(head=resolved.HEAD, num_labels=outputs), normed=normed)
     steps = (Step(0, Fraction(9, 10), 0.9), Step(1, Fraction(1, 2), 1.0), Step(2, Fraction(1, 3)))
-    plan = executions.make_plan(model, kind, "predicted", ())
+    plan = executions.make_plan(model, resolved, "predicted", ())
     plan = replace(plan, predictor=INNER, steps=steps)
     monkeypatch.setattr(executions, "make_plan", lambda *_: plan)
-    executions.check_executions(model, make_tokenizer(), kind, "predicted", tmp_path / "bundle")
+    executions.check_executions(model, make_tokenizer(), resolved, "predicted", tmp_path / "bundle")
 
 
 def test_what_they_cost_is_counted() -> None:
@@ -121,15 +121,15 @@ def test_a_bundle_brings_them_along(tmp_path: Path) -> None:
     model, plan = with_predictors(make_model(), normed=False, layers=(0, 2)), adaptive(0.9)
     Bundle(model, make_tokenizer(), plan, {"task": "classify"}).save(tmp_path)
     read = Bundle.load(tmp_path)
-    own, other = (dict(m.state_dict()) for m in (model, read.model))
-    assert own.keys() == other.keys()
-    assert all(torch.equal(own[name], other[name]) for name in own)
+    weights, other = (dict(m.state_dict()) for m in (model, read.model))
+    assert weights.keys() == other.keys()
+    assert all(torch.equal(weights[name], other[name]) for name in weights)
     assert sorted(predictors_of(read.model)) == [0, 2]
     for gather in (True, False):
-        said = [
+        logits_of_both = [
             attach(m, plan, gather=gather)(**pad(ROWS)).logits.detach() for m in (model, read.model)
         ]
-        assert torch.equal(*said)
+        assert torch.equal(*logits_of_both)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -175,11 +175,11 @@ def test_plans_say_how_wide_they_are() -> None:
 def test_draws_are_one_or_zero_as_likely_as_told() -> None:
     torch.manual_seed(0)
     logits = torch.tensor([-2.0, 0.0, 1.0]).repeat(20_000, 1).requires_grad_()
-    found = drawn(logits, 1.0)
-    assert set(found.unique().tolist()) == {0.0, 1.0}
+    result = drawn(logits, 1.0)
+    assert set(result.unique().tolist()) == {0.0, 1.0}
     wanted = torch.tensor([-2.0, 0.0, 1.0]).sigmoid()
-    torch.testing.assert_close(found.detach().mean(0), wanted, atol=0.015, rtol=0)
-    found.sum().backward()
+    torch.testing.assert_close(result.detach().mean(0), wanted, atol=0.015, rtol=0)
+    result.sum().backward()
     assert logits.grad is not None
     assert bool((logits.grad > 0).all())  # of the soft choice: a higher logit is likelier to stay
 
@@ -213,8 +213,8 @@ def test_selectors_learn_what_they_are_shown() -> None:
 def test_advantage_by_hand() -> None:
     """Two texts, two draws each: rewards -1 - .5 * 1, -2 - .5 * .5; -3 - .25, -3 - .5"""
     losses, kept = torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([1.0, 0.5, 0.5, 1.0])
-    found = advantage(losses, kept, torch.tensor(0.5), 2)
-    assert found.tolist() == pytest.approx([0.375, -0.375, 0.125, -0.125])
+    result = advantage(losses, kept, torch.tensor(0.5), 2)
+    assert result.tolist() == pytest.approx([0.375, -0.375, 0.125, -0.125])
 
 
 @pytest.fixture(scope="module")

@@ -70,28 +70,28 @@ def test_methods_learn_meet_their_budget_and_run_alike(
     sets = load(synthetic.DATA, reads=Classify.READS)
     seen = encode(tokenizer, Classify(), sets["train"], 64)
     cut = bundle.report["max_length"] if name == "truncate" else None
-    told = bundle.report["budget"]["executed"]["unpadded"]
+    reported = bundle.report["budget"]["executed"]["unpadded"]
     sizes = sizes_of(bundle.model)
     if plan.adaptive:  # on average: calibrated on some texts of train, reported on test
         counts = entering(bundle.model, plan, in_batches(seen, Collate(tokenizer)))
         executed = measured_reduction(sizes, plan, counts, max_length=64).unpadded
         assert executed == pytest.approx(2, rel=0.03)
-        assert told == pytest.approx(2, rel=0.05)
+        assert reported == pytest.approx(2, rel=0.05)
     else:
         before = sizes_of(fine_tuned)
         executed = reduction(sizes, plan, lengths(seen), cut=cut, before=before).unpadded
         assert executed == pytest.approx(2, rel=MISSED.get(name, 0.01))
-        assert told == pytest.approx(executed)
+        assert reported == pytest.approx(executed)
     assert bundle.report["pruned"]["accuracy"]["value"] >= ACCURACY[name]
 
     features = encode(tokenizer, Classify(), sets["test"], cut or 64)[:40]
-    said = {}
+    outputs = {}
     for gather in (True, False):
         attach(bundle.model, plan, gather=gather)
-        said[gather] = collect_outputs(bundle.model, Classify(), features, Collate(tokenizer))
+        outputs[gather] = collect_outputs(bundle.model, Classify(), features, Collate(tokenizer))
     detach(bundle.model)
     export(out)
     onnx = Runner(out, threads=1)(sets["test"].texts[:40])
-    for masked, gathered, exported in zip(said[False], said[True], onnx, strict=True):
+    for masked, gathered, exported in zip(outputs[False], outputs[True], onnx, strict=True):
         assert abs(masked - gathered).max() < 1e-3
         assert abs(exported - gathered).max() < 1e-3

@@ -105,9 +105,9 @@ def test_ranking_distillation_is_what_teaches_an_early_layer(
 
 def assert_loads_as_saved(bundle: Bundle, folder: Path) -> None:
     loaded = Bundle.load(folder)
-    own = detach(bundle.model).state_dict()
+    weights = detach(bundle.model).state_dict()
     assert loaded.plan == bundle.plan
-    assert all(torch.equal(own[name], x) for name, x in loaded.model.state_dict().items())
+    assert all(torch.equal(weights[name], x) for name, x in loaded.model.state_dict().items())
 
 
 def test_without_training_the_probe_keeps_it_too(fine_tuned: Any, tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ def test_budgets_are_met_without_training(budget: str, score: Score, tmp_path: P
         score=score,
         training=UNTRAINED,
     )
-    asked = Budget.parse(budget).reduction
-    assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(asked, rel=0.01)
+    target = Budget.parse(budget).reduction
+    assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(target, rel=0.01)
     assert bundle.plan is not None
     counts = [len(row["text"].split()) + 2 for row in data["train"]]
     sizes = sizes_of(bundle.model)
-    both = [plan_cost(sizes, bundle.plan, counts), plan_cost(sizes, None, counts)]
-    assert both[1] / both[0] == pytest.approx(asked, rel=0.01)
+    costs = [plan_cost(sizes, bundle.plan, counts), plan_cost(sizes, None, counts)]
+    assert costs[1] / costs[0] == pytest.approx(target, rel=0.01)
 
 
 def plan_cost(sizes: Any, plan: Plan | None, counts: list[int]) -> float:
@@ -162,10 +162,10 @@ def plan_cost(sizes: Any, plan: Plan | None, counts: list[int]) -> float:
 
 def test_a_budget_out_of_reach_says_what_can_be_reached(fine_tuned: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UserError, match=r"pruned to \d\.\d\dx at most") as told:
+    with pytest.raises(UserError, match=r"pruned to \d\.\d\dx at most") as error:
         prune(copy.deepcopy(fine_tuned), DATA, "5x", out=out, tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())  # nothing left half-written
-    reach = str(told.value).split("pruned to ")[1].split(" ")[0]
+    reach = str(error.value).split("pruned to ")[1].split(" ")[0]
     model = copy.deepcopy(fine_tuned)
     bundle = prune(model, DATA, reach, out=out, tokenizer=make_tokenizer(), training=UNTRAINED)
     assert bundle.plan is not None
@@ -179,7 +179,7 @@ def test_a_score_that_ranks_once_ranks_where_calibration_begins(
     shape = Plan("bert", 4, 32, "received", (Step(1, Fraction(1, 3)),))
     monkeypatch.setattr(top, "calibrated", lambda job, **how: shape)
     training = Training(soft_epochs=0.5, hard_epochs=0, lr=1e-3)
-    found: dict[Score, int] = {}
+    first_layers: dict[Score, int] = {}
     for score in Top.SCORES:
         bundle = prune(
             copy.deepcopy(fine_tuned),
@@ -191,5 +191,5 @@ def test_a_score_that_ranks_once_ranks_where_calibration_begins(
             score=score,
         )
         assert bundle.plan is not None
-        found[score] = bundle.plan.steps[0].layer
-    assert found == {"probe": 1, "received": 0, "probes": 0}
+        first_layers[score] = bundle.plan.steps[0].layer
+    assert first_layers == {"probe": 1, "received": 0, "probes": 0}

@@ -31,12 +31,12 @@ def test_reduction_counts_what_is_read() -> None:
 def test_the_nearest_length_wins(budget: str) -> None:
     model = make_model()
     sizes, plan = sizes_of(model), dense_plan(model)
-    asked = Budget.parse(budget)
+    target = Budget.parse(budget)
     off = {
-        m: abs(reduction(sizes, plan, LENGTHS, cut=m).unpadded / asked.reduction - 1)
+        m: abs(reduction(sizes, plan, LENGTHS, cut=m).unpadded / target.reduction - 1)
         for m in range(4, 201)
     }
-    assert cut_for(sizes, plan, LENGTHS, asked) == min(off, key=lambda m: off[m])
+    assert cut_for(sizes, plan, LENGTHS, target) == min(off, key=lambda m: off[m])
 
 
 def test_out_of_reach() -> None:

@@ -1,4 +1,4 @@
-"""Batches of like length, the same for the same seed and epoch, every text once."""
+"""Batches: padded on the right, of like lengths, every text once, the same for seed and epoch."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.models import make_model, make_tokenizer
+from support.models import FAMILIES, make_model, make_tokenizer
 from support.strategies import random_text
-from toprune.tasks import Classify
+from toprune.data.examples import Examples
+from toprune.errors import UserError
+from toprune.tasks import Classify, Regress
 from toprune.training.batches import POOL, Buckets, Collate, in_batches
+from toprune.training.features import encode
 from toprune.training.learner import Learner
 from toprune.training.settings import Training
 from toprune.training.trainer import train
+
+CLASSIFY, REGRESS = Classify(), Regress()
+TEXTS = Examples(["w1 w2 w3", "w4", "w5 w6"], labels=[0, 1, 1])
+PAIRS = Examples(["w1 w2", "w3"], pairs=["w4", "w5 w6 w7"], labels=[0.5, 2.0])
+CLS, PAD, SEP = 0, 1, 2
 
 
 def batches(sampler: Buckets, size: int) -> list[list[int]]:
@@ -54,12 +62,12 @@ def test_batches_hold_like_lengths_in_random_order() -> None:
     size = 8
     lengths = np.random.default_rng(0).integers(5, 300, POOL * size * 2 + 3)
     sampler = Buckets(lengths.tolist(), size, 0)
-    found = batches(sampler, size)
-    padded = sum(len(b) * lengths[b].max() for b in found)
+    result = batches(sampler, size)
+    padded = sum(len(b) * lengths[b].max() for b in result)
     assert padded < 1.05 * lengths.sum()  # a random order pays 1.7
-    longest = np.array([lengths[b].max() for b in found[:-1]])
+    longest = np.array([lengths[b].max() for b in result[:-1]])
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
-    assert len(found[-1]) == 3  # the short one last: the others stay aligned
+    assert len(result[-1]) == 3  # the short one last: the others stay aligned
 
 
 @given(
@@ -108,3 +116,49 @@ def test_the_trainer_moves_the_epoch(tmp_path: Path) -> None:
         sampler.set_epoch(epoch)
         expected += list(sampler)
     assert collate.seen == expected
+
+
+# Padding
+
+
+def test_collate_pads_on_the_right_to_the_longest(tokenizer):
+    batch = Collate(tokenizer)(encode(tokenizer, CLASSIFY, TEXTS, 16)[1:])
+    assert batch["input_ids"].tolist() == [[CLS, 8, SEP, PAD], [CLS, 9, 10, SEP]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert batch["token_type_ids"].tolist() == [[0] * 4, [0] * 4]
+    assert batch["labels"].tolist() == [1, 1]
+    assert {t.dtype for t in batch.values()} == {torch.int64}
+
+
+def test_collate_of_numbers_and_of_no_labels(tokenizer):
+    collate = Collate(tokenizer)
+    assert collate(encode(tokenizer, REGRESS, PAIRS, 16))["labels"].dtype == torch.float32
+    assert "labels" not in collate(encode(tokenizer, CLASSIFY, Examples(["w1"]), 16))
+
+
+def test_collate_asks_for_extras(tokenizer):
+    def extras(rows, length):
+        return {"teacher": torch.tensor([[row, length] for row in rows])}
+
+    batch = Collate(tokenizer, extras)(encode(tokenizer, CLASSIFY, TEXTS, 16)[::-1])
+    assert batch["teacher"].tolist() == [[2, 5], [1, 5], [0, 5]]
+
+
+def test_collate_needs_a_pad_token(tokenizer):
+    tokenizer.pad_token = None
+    with pytest.raises(UserError, match="no pad token"):
+        Collate(tokenizer)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_reads_our_batches(family: str):
+    tokenizer, model = make_tokenizer(family), make_model(family, num_labels=3)
+    features = encode(tokenizer, CLASSIFY, Examples(PAIRS.texts, PAIRS.pairs), 64, positions=64)
+    with torch.no_grad():
+        together = model(**Collate(tokenizer)(features)).logits
+        alone = [model(**Collate(tokenizer)([feature])).logits for feature in features]
+    assert together.shape == (2, 3)
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        together, make_model(family, 3)(**Collate(tokenizer)(features)).logits
+    )

@@ -63,15 +63,15 @@ def test_two_processes_make_one_bundle(tmp_path: Path):
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     saved = [line for line in lines if "saved" in line]
     assert [line["rank"] for line in saved] == ["0", "0"]
-    found = [line for line in lines if "steps" in line]
-    assert len(found) == 4
-    for line in found:
-        assert line["steps"] == found[0]["steps"]
-        assert line["weights"] == found[0]["weights"]
+    results = [line for line in lines if "steps" in line]
+    assert len(results) == 4
+    for line in results:
+        assert line["steps"] == results[0]["steps"]
+        assert line["weights"] == results[0]["weights"]
         assert line["executed"] == pytest.approx(2, rel=0.01)
     plans = [Plan.load(tmp_path / name / "plan.json") for name in ("whole", "halved")]
     assert plans[0].steps == plans[1].steps
-    assert [[step.layer, str(step.keep)] for step in plans[0].steps] == found[0]["steps"]
+    assert [[step.layer, str(step.keep)] for step in plans[0].steps] == results[0]["steps"]
     _one_process_says_the_same(tmp_path, plans[0])
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"model", "program.py", "whole", "halved", "left", "alone"}
@@ -80,7 +80,7 @@ def test_two_processes_make_one_bundle(tmp_path: Path):
 def _one_process_says_the_same(place: Path, plan: Plan) -> None:
     """The same command, alone from the start, or going on where the two were stopped: the same
     steps over the same batches, but for the order in which numbers are added up."""
-    both = read_report(place / "whole")
+    whole_report = read_report(place / "whole")
     for name in ("alone", "left"):
         assert (place / f"{name}.partial").exists() == (name == "left")
         bundle = prune(
@@ -91,5 +91,8 @@ def _one_process_says_the_same(place: Path, plan: Plan) -> None:
         for mine, theirs in zip(bundle.plan.steps, plan.steps, strict=True):
             assert mine.keep == pytest.approx(theirs.keep, abs=0.03)
         assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(2, rel=0.01)
-        gap = bundle.report["pruned"]["accuracy"]["value"] - both["pruned"]["accuracy"]["value"]
-        assert abs(gap) <= 2 / both["examples"]  # of six texts
+        gap = (
+            bundle.report["pruned"]["accuracy"]["value"]
+            - whole_report["pruned"]["accuracy"]["value"]
+        )
+        assert abs(gap) <= 2 / whole_report["examples"]  # of six texts

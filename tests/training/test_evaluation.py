@@ -39,14 +39,14 @@ def alone(model: Any, task: Any, text: list[int]) -> np.ndarray:
 )
 def test_answers_are_those_of_each_text_alone(task: Any, head: str, tmp_path: Path) -> None:
     model = make_model("bert", num_labels=2, head=head).train()
-    found = collect_outputs(model, task, FEATURES, Collate(make_tokenizer()))
+    outputs = collect_outputs(model, task, FEATURES, Collate(make_tokenizer()))
     assert model.training  # as it was, though dropout was off
     model.eval()
-    for text, said in zip(TEXTS, found, strict=True):
-        np.testing.assert_allclose(said, alone(model, task, text), atol=1e-4, rtol=1e-4)
-    save_outputs(tmp_path / "said.npz", found)
+    for text, output in zip(TEXTS, outputs, strict=True):
+        np.testing.assert_allclose(output, alone(model, task, text), atol=1e-4, rtol=1e-4)
+    save_outputs(tmp_path / "said.npz", outputs)
     loaded = load_outputs(tmp_path / "said.npz")
-    for one, other in zip(loaded, found, strict=True):
+    for one, other in zip(loaded, outputs, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
     assert [path.name for path in tmp_path.iterdir()] == ["said.npz"]  # no draft left

@@ -1,10 +1,10 @@
-"""Features: what the model reads and is to say of it, row by row; and batches of them."""
+"""Features: what the model reads, row by row, and its training target."""
 
 import numpy as np
 import pytest
 import torch
 
-from support.models import FAMILIES, make_model, make_tokenizer
+from support.models import make_tokenizer
 from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.tasks import Answer, Classify, Embed, Multilabel, Regress, Tags
@@ -16,7 +16,7 @@ CLASSIFY, REGRESS = Classify(), Regress()
 
 TEXTS = Examples(["w1 w2 w3", "w4", "w5 w6"], labels=[0, 1, 1])
 PAIRS = Examples(["w1 w2", "w3"], pairs=["w4", "w5 w6 w7"], labels=[0.5, 2.0])
-CLS, PAD, SEP = 0, 1, 2
+PAD, SEP = 1, 2
 
 
 def test_single_texts(tokenizer):
@@ -88,8 +88,8 @@ def test_answers_are_places_in_their_window(tokenizer):
     features = encode(tokenizer, Answer(stride=0), examples, 8)
     assert [row.text for row in rows_of(features)] == [0, 0, 1, 1]
     assert [f["label"] for f in features] == [[0, 0], [3, 4], [0, 0], [0, 0]]
-    found = features[1]["input_ids"][3:5]
-    assert tokenizer.decode(found) == "w14 w15"
+    result = features[1]["input_ids"][3:5]
+    assert tokenizer.decode(result) == "w14 w15"
     labels = Collate(tokenizer)(features)["labels"]
     assert labels.shape == (4, 2)
     assert labels.dtype == torch.int64
@@ -146,8 +146,8 @@ def test_more_texts_than_one_chunk(tokenizer):
 
 
 def test_lengths(tokenizer):
-    found = lengths(encode(tokenizer, CLASSIFY, TEXTS, 16))
-    assert found.counts == ((3, 1), (4, 1), (5, 1))
+    result = lengths(encode(tokenizer, CLASSIFY, TEXTS, 16))
+    assert result.counts == ((3, 1), (4, 1), (5, 1))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_lengths_count_what_must_stay(
     tokenizer, protect: tuple[int, ...], until: int | None, held: tuple[int, int]
 ):
     """[CLS] w1 w2 [SEP] w4 [SEP] and [CLS] w3 [SEP] w5 w6 w7 [SEP]; w1 is 5, w4 is 8."""
-    found = lengths(encode(tokenizer, REGRESS, PAIRS, 16), protect, until)
-    assert found.rows == ((6, held[0], 1), (7, held[1], 1))
+    result = lengths(encode(tokenizer, REGRESS, PAIRS, 16), protect, until)
+    assert result.rows == ((6, held[0], 1), (7, held[1], 1))
 
 
 def test_zero_tokens_are_named(tokenizer):
@@ -189,46 +189,3 @@ def test_length_without_room_is_refused(tokenizer, examples: Examples, room: int
     encode(tokenizer, CLASSIFY, examples, room)
     with pytest.raises(UserError, match=f"use {room} or more"):
         encode(tokenizer, CLASSIFY, examples, room - 1)
-
-
-def test_collate_pads_on_the_right_to_the_longest(tokenizer):
-    batch = Collate(tokenizer)(encode(tokenizer, CLASSIFY, TEXTS, 16)[1:])
-    assert batch["input_ids"].tolist() == [[CLS, 8, SEP, PAD], [CLS, 9, 10, SEP]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-    assert batch["token_type_ids"].tolist() == [[0] * 4, [0] * 4]
-    assert batch["labels"].tolist() == [1, 1]
-    assert {t.dtype for t in batch.values()} == {torch.int64}
-
-
-def test_collate_of_numbers_and_of_no_labels(tokenizer):
-    collate = Collate(tokenizer)
-    assert collate(encode(tokenizer, REGRESS, PAIRS, 16))["labels"].dtype == torch.float32
-    assert "labels" not in collate(encode(tokenizer, CLASSIFY, Examples(["w1"]), 16))
-
-
-def test_collate_asks_for_extras(tokenizer):
-    def extras(rows, length):
-        return {"teacher": torch.tensor([[row, length] for row in rows])}
-
-    batch = Collate(tokenizer, extras)(encode(tokenizer, CLASSIFY, TEXTS, 16)[::-1])
-    assert batch["teacher"].tolist() == [[2, 5], [1, 5], [0, 5]]
-
-
-def test_collate_needs_a_pad_token(tokenizer):
-    tokenizer.pad_token = None
-    with pytest.raises(UserError, match="no pad token"):
-        Collate(tokenizer)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_reads_our_batches(family: str):
-    tokenizer, model = make_tokenizer(family), make_model(family, num_labels=3)
-    features = encode(tokenizer, CLASSIFY, Examples(PAIRS.texts, PAIRS.pairs), 64, positions=64)
-    with torch.no_grad():
-        together = model(**Collate(tokenizer)(features)).logits
-        alone = [model(**Collate(tokenizer)([feature])).logits for feature in features]
-    assert together.shape == (2, 3)
-    torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(
-        together, make_model(family, 3)(**Collate(tokenizer)(features)).logits
-    )

@@ -23,8 +23,8 @@ def test_constants_of_the_paper() -> None:
         (START, 0.998),
         (-START, 0.047),
     ]:
-        found = p_open(torch.tensor(float(loga), dtype=torch.float64)).item()
-        assert found == pytest.approx(probability, abs=5e-4)
+        value = p_open(torch.tensor(float(loga), dtype=torch.float64)).item()
+        assert value == pytest.approx(probability, abs=5e-4)
 
 
 @pytest.mark.parametrize("loga", [-4.6, -2.0, -0.5, 0.0, 1.0, 3.0])
@@ -36,9 +36,9 @@ def test_probabilities_are_those_of_the_draws(loga: float) -> None:
     whole = 1 / (1 + math.exp(-(loga - 1.5986)))  # P(z = 1)
     assert z.min() >= 0
     assert z.max() <= 1
-    for found, expected in ((z > 0, opened), (z == 1, whole)):
+    for value, expected in ((z > 0, opened), (z == 1, whole)):
         error = 4 * math.sqrt(expected * (1 - expected) / count)
-        assert found.double().mean().item() == pytest.approx(expected, abs=error + 1e-6)
+        assert value.double().mean().item() == pytest.approx(expected, abs=error + 1e-6)
 
 
 def test_a_draw_follows_the_formula() -> None:
@@ -47,9 +47,9 @@ def test_a_draw_follows_the_formula() -> None:
     z = sample(loga)
     torch.manual_seed(7)
     u = torch.rand(4).tolist()
-    for a, v, found in zip(loga.tolist(), u, z.tolist(), strict=True):
+    for a, v, value in zip(loga.tolist(), u, z.tolist(), strict=True):
         s = 1 / (1 + math.exp(-(math.log(v) - math.log(1 - v) + a) / (2 / 3)))
-        assert found == pytest.approx(min(1, max(0, s * 1.2 - 0.1)), abs=1e-5)
+        assert value == pytest.approx(min(1, max(0, s * 1.2 - 0.1)), abs=1e-5)
 
 
 def test_gradient_is_that_of_the_same_draw() -> None:

@@ -37,14 +37,14 @@ def looking_for_marked(num_labels: int = 2) -> Any:
         torch.randn(2, WIDTH, dtype=torch.float64, generator=made), dim=1
     )
     with torch.no_grad():
-        words = model.base_model.embeddings.word_embeddings.weight
-        words -= (words @ way)[:, None] * way
-        words[MARKED] += 4 * words.norm(dim=1).mean() * way
+        vectors = model.base_model.embeddings.word_embeddings.weight
+        vectors -= (vectors @ way)[:, None] * way
+        vectors[MARKED] += 4 * vectors.norm(dim=1).mean() * way
         for layer in model.base_model.encoder.layer:
-            own = layer.attention.self
-            own.query.weight.zero_()
-            own.query.bias.copy_(8 * query)
-            own.key.weight.copy_(torch.outer(query, way) * 2)
+            share_of_answer = layer.attention.self
+            share_of_answer.query.weight.zero_()
+            share_of_answer.query.bias.copy_(8 * query)
+            share_of_answer.key.weight.copy_(torch.outer(query, way) * 2)
             layer.attention.output.dense.weight *= 0.05  # states stay near their own word
             layer.output.dense.weight *= 0.05
     return model
@@ -75,8 +75,8 @@ def test_padding_batch_mates_and_order_change_nothing() -> None:
         batches(TEXTS, 1),
         batches(TEXTS[::-1], 5),
     ):
-        found = fit_probes(model, Classify(), other)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        fitted = fit_probes(model, Classify(), other)
+        torch.testing.assert_close(fitted, expected, rtol=1e-4, atol=1e-5)
 
 
 TASKS: dict[str, tuple[Task, str, int]] = {  # task, head, outputs
@@ -95,16 +95,16 @@ def test_the_fit_is_ridge_regression_within_texts(name: str) -> None:
     task, head, outputs = TASKS[name]
     model = make_model("bert", num_labels=outputs, head=head).double()
     expected = by_hand(model, task, protect=())
-    found = fit_probes(model, task, batches(TEXTS, 16))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-4)
+    fitted = fit_probes(model, task, batches(TEXTS, 16))
+    np.testing.assert_allclose(fitted.numpy(), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_tokens_that_stay_anyway_are_not_ranked() -> None:
     model, protect = make_model("bert", num_labels=2, head="answer").double(), (7, 9, 11)
     assert sum(token in protect for text in TEXTS for token in text) > 10
     expected = by_hand(model, Answer(), protect=protect)
-    found = fit_probes(model, Answer(), batches(TEXTS, 16), protection=Protection(protect))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-4)
+    fitted = fit_probes(model, Answer(), batches(TEXTS, 16), protection=Protection(protect))
+    np.testing.assert_allclose(fitted.numpy(), expected, rtol=1e-3, atol=1e-4)
 
 
 def by_hand(model: Any, task: Task, protect: tuple[int, ...]) -> np.ndarray:
@@ -116,7 +116,7 @@ def by_hand(model: Any, task: Task, protect: tuple[int, ...]) -> np.ndarray:
             count = ~np.isin(text[1:], protect)
             x, y = (part[count] for part in saliency(model, task, text, layer))
             xs.append(x - x.mean(0))
-            ys.append((y - y.mean()) / y.std() + own(model, task, text, count))
+            ys.append((y - y.mean()) / y.std() + share_of_answer(model, task, text, count))
         x, y = np.concatenate(xs), np.concatenate(ys)
         gram = x.T @ x
         ridge = RIDGE * np.trace(gram) / WIDTH * np.eye(WIDTH)
@@ -124,7 +124,9 @@ def by_hand(model: Any, task: Task, protect: tuple[int, ...]) -> np.ndarray:
     return np.stack(probes)
 
 
-def own(model: Any, task: Task, text: list[int], count: np.ndarray) -> np.ndarray | float:
+def share_of_answer(
+    model: Any, task: Task, text: list[int], count: np.ndarray
+) -> np.ndarray | float:
     """What is added where a token may itself be the answer: the log of its larger share."""
     if task.NAME != "answer":
         return 0.0

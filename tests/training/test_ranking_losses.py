@@ -46,11 +46,11 @@ def test_lambda_loss_is_the_formula(seed: int, top_k: int) -> None:
     assert lambda_loss(x, t, live, top_k).item() == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", RANK_LOSSES)
+@pytest.mark.parametrize("name", RANK_LOSSES)
 @given(seed=st.integers(0, 999))
 @settings(deadline=None, max_examples=10)
-def test_order_of_rows_and_padding_change_nothing(kind: str, seed: int) -> None:
-    loss = RANK_LOSSES[kind]
+def test_order_of_rows_and_padding_change_nothing(name: str, seed: int) -> None:
+    loss = RANK_LOSSES[name]
     x, t, live = random_scores(seed)
     live[:, 0] = True
     expected = loss(x, t, live, 4)
@@ -62,34 +62,34 @@ def test_order_of_rows_and_padding_change_nothing(kind: str, seed: int) -> None:
     torch.testing.assert_close(wide, expected)
 
 
-@pytest.mark.parametrize("kind", RANK_LOSSES)
-def test_dead_rows_get_no_gradient(kind: str) -> None:
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_dead_rows_get_no_gradient(name: str) -> None:
     x, t, live = random_scores(1)
     x.requires_grad_()
-    (gradient,) = torch.autograd.grad(RANK_LOSSES[kind](x, t, live, 4), x)
+    (gradient,) = torch.autograd.grad(RANK_LOSSES[name](x, t, live, 4), x)
     assert gradient[~live].abs().max() == 0
     assert gradient[live].abs().max() > 0
 
 
-@pytest.mark.parametrize("kind", RANK_LOSSES)
-def test_a_text_without_rows_that_count_is_no_nan(kind: str) -> None:
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_a_text_without_rows_that_count_is_no_nan(name: str) -> None:
     """All its tokens are protected: nothing to rank."""
     x, t, live = random_scores(1)
     x.requires_grad_()
     for none in (torch.zeros_like(live), live & (torch.arange(3) > 0)[:, None]):
-        loss = RANK_LOSSES[kind](x, t, none, 4)
+        loss = RANK_LOSSES[name](x, t, none, 4)
         (gradient,) = torch.autograd.grad(loss, x)
         assert math.isfinite(loss.item())
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", RANK_LOSSES)
-def test_the_right_ranking_beats_the_wrong_one(kind: str) -> None:
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_the_right_ranking_beats_the_wrong_one(name: str) -> None:
     t = torch.arange(12.0).flip(0)[None] / 3
     live = torch.ones(1, 12, dtype=torch.bool)
-    right, wrong = (RANK_LOSSES[kind](x, t, live, 5).item() for x in (t, t.flip(1)))
+    right, wrong = (RANK_LOSSES[name](x, t, live, 5).item() for x in (t, t.flip(1)))
     assert right < 0.8 * wrong
-    assert right <= RANK_LOSSES[kind](torch.zeros_like(t), t, live, 5).item()
+    assert right <= RANK_LOSSES[name](torch.zeros_like(t), t, live, 5).item()
 
 
 def test_lambda_loss_descends_to_the_right_ranking() -> None:

@@ -58,15 +58,15 @@ def test_prune_ends_the_same(
     uninterrupted: Callable[[Training], Path],
     tmp_path: Path,
 ):
-    own = replace(TRAINING, **training)
+    changed = replace(TRAINING, **training)
     halved = tmp_path / "halved"
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, stage, step)
         with pytest.raises(Stopped):
-            prune(untrained, ROWS, "2x", out=halved, training=own)
+            prune(untrained, ROWS, "2x", out=halved, training=changed)
     assert not halved.exists()
-    prune(untrained, ROWS, "2x", out=halved, resume=True, training=own)
-    same(uninterrupted(own), halved)
+    prune(untrained, ROWS, "2x", out=halved, resume=True, training=changed)
+    same(uninterrupted(changed), halved)
     assert not halved.with_name("halved.partial").exists()
 
 
@@ -158,9 +158,9 @@ def test_kill_dash_nine(untrained: Path, uninterrupted: Callable[[Training], Pat
     long = replace(TRAINING, soft_epochs=10)  # enough to be killed in
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
     write_rows(data, ROWS)
-    words = f"prune --model {untrained} --data {data} --budget 2x --out {out} --epochs 12"
-    words += " --soft-epochs 10 --batch-size 8 --save-steps 4 --lr 1e-3"
-    command = [sys.executable, "-m", "toprune.cli", *words.split()]
+    arguments = f"prune --model {untrained} --data {data} --budget 2x --out {out} --epochs 12"
+    arguments += " --soft-epochs 10 --batch-size 8 --save-steps 4 --lr 1e-3"
+    command = [sys.executable, "-m", "toprune.cli", *arguments.split()]
     soft = tmp_path / "out.partial" / "stages" / "soft"
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 300

@@ -88,11 +88,11 @@ class Masked(Learn):
         )
 
 
-def policy(kind: type[Learn], chosen: Selector, score: str, **own: Any) -> Learn:
+def policy(policy_class: type[Learn], chosen: Selector, score: str, **options: Any) -> Learn:
     probes = PROBES if score in PROBED else None
     names = ("protect", "protect_until", "restore")
-    protection = Protection(**{name: own.pop(name) for name in names if name in own})
-    return kind(chosen, score, probes=probes, protection=protection, **own)  # type: ignore[arg-type]
+    protection = Protection(**{name: options.pop(name) for name in names if name in options})
+    return policy_class(chosen, score, probes=probes, protection=protection, **options)  # type: ignore[arg-type]
 
 
 # -- the pass ------------------------------------------------------------------------------------
@@ -103,13 +103,13 @@ def policy(kind: type[Learn], chosen: Selector, score: str, **own: Any) -> Learn
 @pytest.mark.parametrize("constraint", ["projection", "lagrangian"])
 def test_gathering_is_exact(family: str, score: str, constraint: str) -> None:
     """Same loss, same gradients of weights and of masks as when rows are only masked."""
-    found = [
-        soft_gradients(kind, family, score, constraint, seed)
-        for kind in (Learn, Masked)
+    result = [
+        soft_gradients(policy_class, family, score, constraint, seed)
+        for policy_class in (Learn, Masked)
         for seed in range(3)
     ]
     rows = 0
-    for (loss, grads, size), (other, others, whole) in zip(found[:3], found[3:], strict=True):
+    for (loss, grads, size), (other, others, whole) in zip(result[:3], result[3:], strict=True):
         assert loss == pytest.approx(other, abs=1e-7)
         assert grads.keys() == others.keys()
         assert {"rank_loga", "gate_loga"} <= grads.keys()
@@ -121,7 +121,7 @@ def test_gathering_is_exact(family: str, score: str, constraint: str) -> None:
 
 
 def soft_gradients(
-    kind: type[Learn], family: str, score: str, constraint: str, seed: int
+    policy_class: type[Learn], family: str, score: str, constraint: str, seed: int
 ) -> tuple[float, dict[str, Tensor], int]:
     """Loss, gradients and rows in the last layer of one soft pass with half-open masks."""
     model = copy.deepcopy(double(family))
@@ -129,12 +129,12 @@ def soft_gradients(
     with torch.no_grad():
         chosen.rank_loga.copy_(torch.linspace(4, -4, BINS).repeat(LAYERS - 1, 1))
         chosen.gate_loga.fill_(0.5)
-    own = policy(kind, chosen, score, protect=(5,), distilled=frozenset({0, 1}))
-    attach_policy(model, own)
+    learn = policy(policy_class, chosen, score, protect=(5,), distilled=frozenset({0, 1}))
+    attach_policy(model, learn)
     torch.manual_seed(seed)
     teacher = torch.randn(4, 24, 1, dtype=torch.float64)
     loss = model(**pad(TEXTS)).logits.square().sum() + chosen.penalty()
-    loss = loss + own.rank_loss(partial(lambda_loss, top_k=5), teacher)
+    loss = loss + learn.rank_loss(partial(lambda_loss, top_k=5), teacher)
     loss.backward()
     named = [*model.named_parameters(), *chosen.named_parameters()]
     run = attached(model)
@@ -184,17 +184,17 @@ def test_masks_of_zero_and_one_run_as_their_plan(
     guard: dict[str, Any] = {"protect": (5, 6), "protect_until": until}
     attach_policy(model, policy(Learn, fixed, score, restore=restore, **guard))
     steps = [(i, str(Fraction(b, BINS))) for i, b in enumerate(kept) if gates[i]]
-    own: dict[str, Any] = {"score": score, "min_tokens": 1} | guard
-    own["restore"] = restore
+    plan_options: dict[str, Any] = {"score": score, "min_tokens": 1} | guard
+    plan_options["restore"] = restore
     if score in PROBED and steps:
-        own["probe"] = probe_of(PROBES, score, [layer for layer, _ in steps])
-    hard = attach(copy.deepcopy(double(head=head)), make_plan("bert", *steps, **own))
+        plan_options["probe"] = probe_of(PROBES, score, [layer for layer, _ in steps])
+    hard = attach(copy.deepcopy(double(head=head)), make_plan("bert", *steps, **plan_options))
     # A plan holds its probe in single precision, so ranks could differ at a tie; none here.
-    found, expected = logits(model, TEXTS), logits(hard, TEXTS)
+    result, expected = logits(model, TEXTS), logits(hard, TEXTS)
     if head == "tokens":  # what is said to padding nobody reads
         live = pad(TEXTS)["attention_mask"].bool()
-        found, expected = found[live], expected[live]
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+        result, expected = result[live], expected[live]
+    torch.testing.assert_close(result, expected, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("score", ["received", "probe", "probes"])
@@ -281,9 +281,9 @@ def test_answers_learn_to_stay_where_the_ranking_is_distilled() -> None:
         assert ("rank" in learner.parts) == (ranking is not None)
         return kept_answers(learner, batch, teacher) - before
 
-    told, untold = (np.mean([gain(x, seed) for seed in range(6)]) for x in (lambda_loss, None))
-    assert told > 0.2
-    assert told > untold + 0.1
+    ranked, unranked = (np.mean([gain(x, seed) for seed in range(6)]) for x in (lambda_loss, None))
+    assert ranked > 0.2
+    assert ranked > unranked + 0.1
 
 
 def test_distilled_ranking_is_of_tokens_that_may_leave() -> None:
@@ -421,29 +421,29 @@ def test_weights_multiply_over_layers_and_only_zeros_leave() -> None:
         order = [0, *sorted(range(1, n), key=lambda i: -scores[i])]
         bins = {i: place * BINS // n for place, i in enumerate(order)}
         first = {i: float(rank[0, bins[i]]) if i else 1.0 for i in range(n)}
-        both = {i: first[i] * float(rank[2, bins[i]]) if i else 1.0 for i in range(n)}
-        for tokens, expected in zip(run.entered[1:], (first, first, both), strict=True):
+        product = {i: first[i] * float(rank[2, bins[i]]) if i else 1.0 for i in range(n)}
+        for tokens, expected in zip(run.entered[1:], (first, first, product), strict=True):
             assert tokens.weight is not None
             live = tokens.alive[b]
-            found = dict(
+            result = dict(
                 zip(tokens.index[b][live].tolist(), tokens.weight[b][live].tolist(), strict=True)
             )
-            assert found == pytest.approx({i: w for i, w in expected.items() if w > 0})
+            assert result == pytest.approx({i: w for i, w in expected.items() if w > 0})
 
 
 def test_scores_are_seen_in_distilled_layers_only() -> None:
     model = copy.deepcopy(double())
-    own = policy(Learn, selector(), "received", distilled=frozenset({1}))
-    attach_policy(model, own)
+    learn = policy(Learn, selector(), "received", distilled=frozenset({1}))
+    attach_policy(model, learn)
     logits(model, TEXTS)
-    assert list(own.rankings) == [1]
+    assert list(learn.rankings) == [1]
     # rank_loss reads the teacher at the original places of the rows that were there
-    seen = own.rankings[1]
+    seen = learn.rankings[1]
     teacher = torch.randn(4, 24, 1, dtype=torch.float64)
     live = seen.tokens.alive & ~seen.tokens.protected
     target = torch.stack([teacher[b, seen.tokens.index[b], 0] for b in range(4)])
     expected = lambda_loss(seen.log_scores, target, live, 5)
-    torch.testing.assert_close(own.rank_loss(partial(lambda_loss, top_k=5), teacher), expected)
+    torch.testing.assert_close(learn.rank_loss(partial(lambda_loss, top_k=5), teacher), expected)
     assert policy(Learn, selector(), "received").rank_loss(lambda_loss, teacher) == 0
 
 
@@ -565,8 +565,8 @@ def test_expected_ratios_are_those_of_the_draws(gates: bool) -> None:
 def test_multipliers_ascend_until_the_target_is_met() -> None:
     """Masks descend on the penalty and multipliers ascend, in the trainer's own optimizer."""
     chosen = selector("2x", constraint="lagrangian")
-    own = Learn(chosen, "received", probes=None)
-    learner = Learner(copy.deepcopy(double()), Classify(), label_weight=0.0, policy=own)
+    learn = Learn(chosen, "received", probes=None)
+    learner = Learner(copy.deepcopy(double()), Classify(), label_weight=0.0, policy=learn)
     training = Training(mask_lr=0.05)
     fake: Any = SimpleNamespace(learner=learner, training=training, text_lengths=[9] * 9)
     fake._weights = lambda: list(learner.model.parameters())

@@ -23,7 +23,7 @@ CLASSIFY = Classify()
 PROBES = torch.from_numpy(np.random.default_rng(0).normal(size=(LAYERS - 1, WIDTH))).float()
 
 
-def taught(
+def make_teacher(
     model: Any, probes: torch.Tensor | None = None, task: Any = CLASSIFY, *, bf16: bool = False
 ) -> Teacher:
     return teach(model, task, FEATURES, Collate(make_tokenizer()), probes=probes, bf16=bf16)
@@ -33,35 +33,35 @@ def taught(
 def test_words_of_the_dense_model(family: str) -> None:
     """Logits, and the log of the attention received in the last layer, text by text."""
     model = make_model(family, num_labels=3)
-    found = taught(model)
+    stored = make_teacher(model)
     model.set_attn_implementation("eager")
-    assert found.logits.shape == (len(TEXTS), 3)
-    assert found.scores.shape == (sum(map(len, TEXTS)), 1)
+    assert stored.logits.shape == (len(TEXTS), 3)
+    assert stored.scores.shape == (sum(map(len, TEXTS)), 1)
     for i, text in enumerate(TEXTS[:6]):
-        np.testing.assert_allclose(found.logits[i], logits(model, [text])[0], atol=1e-4)
+        np.testing.assert_allclose(stored.logits[i], logits(model, [text])[0], atol=1e-4)
         with torch.no_grad():
             out = model(**pad([text]), output_attentions=True, output_hidden_states=True)
         last = out.attentions[-1]  # (1, H, S, S)
         first = torch.stack([h[0, 0] for h in out.hidden_states[1:]])  # (L, D)
-        np.testing.assert_allclose(found.states[i], first, rtol=2e-3, atol=2e-3)  # half precision
-        own = found.scores[found.starts[i] : found.starts[i + 1], 0]
-        np.testing.assert_allclose(np.exp(own), last[0].mean((0, 1)), atol=1e-5)
+        np.testing.assert_allclose(stored.states[i], first, rtol=2e-3, atol=2e-3)  # half precision
+        token_scores = stored.scores[stored.starts[i] : stored.starts[i + 1], 0]
+        np.testing.assert_allclose(np.exp(token_scores), last[0].mean((0, 1)), atol=1e-5)
     # the texts repeat, so their words do; whatever batch they were in
-    np.testing.assert_allclose(found.logits[6:12], found.logits[:6], atol=1e-4)
+    np.testing.assert_allclose(stored.logits[6:12], stored.logits[:6], atol=1e-4)
 
 
 def test_words_of_the_probes() -> None:
     model = make_model("bert")
-    found = taught(model, PROBES)
-    assert found.scores.shape == (sum(map(len, TEXTS)), LAYERS - 1)
+    stored = make_teacher(model, PROBES)
+    assert stored.scores.shape == (sum(map(len, TEXTS)), LAYERS - 1)
     for i, text in enumerate(TEXTS[:6]):
-        np.testing.assert_allclose(found.logits[i], logits(model, [text])[0], atol=1e-4)
-        own = found.scores[found.starts[i] : found.starts[i + 1]]
+        np.testing.assert_allclose(stored.logits[i], logits(model, [text])[0], atol=1e-4)
+        token_scores = stored.scores[stored.starts[i] : stored.starts[i + 1]]
         for layer, state in enumerate(states(model, pad([text]))):
-            np.testing.assert_allclose(own[:, layer], state[0] @ PROBES[layer], atol=1e-3)
+            np.testing.assert_allclose(token_scores[:, layer], state[0] @ PROBES[layer], atol=1e-3)
 
 
-def said(model: Any, task: Any, text: list[int]) -> torch.Tensor:
+def outputs_of_text(model: Any, task: Any, text: list[int]) -> torch.Tensor:
     """(n, C) by the stock model, or (D,) where vectors are pooled."""
     batch = pad([text])
     with torch.no_grad():
@@ -90,10 +90,10 @@ def test_words_of_other_heads(
     """A line for each token where the head answers so; scores as ever; states of the first token
     only where it is all that the head reads."""
     model = make_model(family, head=head)
-    found = taught(model, probes, task)
-    found.save(tmp_path / "teacher")
+    stored = make_teacher(model, probes, task)
+    stored.save(tmp_path / "teacher")
     by_token = head != "encoder"
-    for one in (found, Teacher.load(tmp_path / "teacher")):
+    for one in (stored, Teacher.load(tmp_path / "teacher")):
         assert bool(one.by_token) == by_token
         assert len(one.logits) == (sum(map(len, TEXTS)) if by_token else len(TEXTS))
         assert len(one.states) == (0 if task.reads_all else len(TEXTS))
@@ -101,30 +101,32 @@ def test_words_of_other_heads(
         extras = one.extras(rows, 24)
         assert ("teacher_states" in extras) == (not task.reads_all)
         for b, row in enumerate(rows):
-            n, told = len(TEXTS[row]), extras["teacher_logits"][b]
-            wanted = said(model, task, TEXTS[row])
-            torch.testing.assert_close(told[:n] if by_token else told, wanted, atol=1e-4, rtol=1e-4)
-            assert not by_token or told[n:].abs().sum() == 0
+            n, row_logits = len(TEXTS[row]), extras["teacher_logits"][b]
+            expected = outputs_of_text(model, task, TEXTS[row])
+            torch.testing.assert_close(
+                row_logits[:n] if by_token else row_logits, expected, atol=1e-4, rtol=1e-4
+            )
+            assert not by_token or row_logits[n:].abs().sum() == 0
     if probes is None and family == "bert":  # the last layer is computed in full for them all
         model.set_attn_implementation("eager")
         with torch.no_grad():
             last = model(**pad([TEXTS[0]]), output_attentions=True).attentions[-1]
-        own = found.scores[: found.starts[1], 0]
-        np.testing.assert_allclose(np.exp(own), last[0].mean((0, 1)), atol=1e-5)
+        token_scores = stored.scores[: stored.starts[1], 0]
+        np.testing.assert_allclose(np.exp(token_scores), last[0].mean((0, 1)), atol=1e-5)
 
 
 def test_extras_follow_the_rows_of_a_batch() -> None:
-    found = taught(make_model("bert"), PROBES)
+    stored = make_teacher(make_model("bert"), PROBES)
     rows = [3, 0, 2]
-    extras = found.extras(rows, 12)
-    assert extras["teacher_logits"].tolist() == found.logits[rows].tolist()
+    extras = stored.extras(rows, 12)
+    assert extras["teacher_logits"].tolist() == stored.logits[rows].tolist()
     assert extras["teacher_scores"].shape == (3, 12, LAYERS - 1)
     for b, row in enumerate(rows):
         n = len(TEXTS[row])
-        own = found.scores[found.starts[row] : found.starts[row + 1]]
-        assert extras["teacher_scores"][b, :n].tolist() == own.tolist()
+        token_scores = stored.scores[stored.starts[row] : stored.starts[row + 1]]
+        assert extras["teacher_scores"][b, :n].tolist() == token_scores.tolist()
         assert extras["teacher_scores"][b, n:].abs().sum() == 0
-    batch = Collate(make_tokenizer(), found.extras)([FEATURES[i] for i in rows])
+    batch = Collate(make_tokenizer(), stored.extras)([FEATURES[i] for i in rows])
     width = batch["input_ids"].shape[1]
     assert width == 9
     assert torch.equal(batch["teacher_scores"], extras["teacher_scores"][:, :width])
@@ -134,35 +136,35 @@ def test_extras_follow_the_rows_of_a_batch() -> None:
 def test_saved_words_are_the_same(
     spill: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = taught(make_model("bert"), PROBES)
-    found.save(tmp_path / "teacher")
+    stored = make_teacher(make_model("bert"), PROBES)
+    stored.save(tmp_path / "teacher")
     monkeypatch.setattr(module, "SPILL", spill)
     loaded = Teacher.load(tmp_path / "teacher")
     for large in (loaded.scores, loaded.states):
         assert isinstance(large, np.memmap) == (spill == 0)  # mapped when it is large
-    for name, value in found.extras([4, 1], 30).items():
+    for name, value in stored.extras([4, 1], 30).items():
         assert torch.equal(loaded.extras([4, 1], 30)[name], value)
     assert not list((tmp_path / "teacher").glob(".*"))  # no drafts left
 
 
 def test_teaching_leaves_no_trace() -> None:
     model = make_model("bert").train()
-    before = taught(model).logits
+    before = make_teacher(model).logits
     assert model.training
     assert attached(model) is None
-    assert np.array_equal(taught(model.eval()).logits, before)  # dropout was off
+    assert np.array_equal(make_teacher(model.eval()).logits, before)  # dropout was off
 
 
 @pytest.mark.parametrize("probes", [None, PROBES])
 def test_words_in_bfloat16_are_the_same_to_its_digits(probes: torch.Tensor | None) -> None:
     """The products are really in bfloat16, what is kept is not."""
     model, seen = make_model("bert"), set[torch.dtype]()
-    exact = taught(model, probes)
-    model.classifier.register_forward_hook(lambda *given: seen.add(given[-1].dtype))
-    found = taught(model, probes, bf16=True)
+    exact = make_teacher(model, probes)
+    model.classifier.register_forward_hook(lambda *arguments: seen.add(arguments[-1].dtype))
+    stored = make_teacher(model, probes, bf16=True)
     assert seen == {torch.bfloat16}
     for name in ("logits", "scores", "states"):
-        one, other = getattr(found, name), getattr(exact, name)
+        one, other = getattr(stored, name), getattr(exact, name)
         assert one.dtype == other.dtype
         np.testing.assert_allclose(one, other, atol=0.03 * np.abs(other).max())
         assert not np.array_equal(one, other)
