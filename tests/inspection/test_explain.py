@@ -322,7 +322,7 @@ def test_command_reads_files_and_writes_a_page(tmp_path: Path):
     ("arguments", "names"),
     [
         ((), "give a text"),
-        (("a", "b", "--pair", "c"), "one for each text"),
+        (("a", "b", "--pair", "c"), "one --pair for each text"),
         (("a", "--data", "x.csv"), "not both"),
     ],
 )

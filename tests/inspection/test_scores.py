@@ -152,4 +152,4 @@ def test_command(tmp_path: Path):
     done = call(*arguments, "--svg", svg)
     assert "--overwrite" in done.stderr
     done = call(make_bundle(tmp_path / "classes", make_plan()), "--data", data, "--dense", small)
-    assert "for the task answer" in done.stderr
+    assert "--dense is for question answering" in done.stderr

@@ -435,8 +435,8 @@ def test_our_own_sentences(place: Path):
     ("words", "names"),
     [
         (("--doses", "0"), "--doses"),
-        (("--doses", "a"), "is not like 1,3"),
-        (("--floors", "few"), "is not like 16,32,64"),
+        (("--doses", "a"), "whole numbers like 1,3"),
+        (("--floors", "few"), "whole numbers like 16,32,64"),
         (("--filler", "nowhere.txt"), "nowhere.txt"),
         (("--class", "awful"), "fine, bad"),
         (("--protect", "jailbreak"), "not a token"),
