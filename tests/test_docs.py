@@ -34,6 +34,8 @@ STARTS = re.compile(r"(toprune|python|pip|make|torchrun|docker|pytest|import|fro
 NOT_RUN = {
     "README.md": 1,
     "docs/add-a-family.md": 4,
+    "docs/add-a-method.md": 2,
+    "docs/add-a-task.md": 2,
     "docs/how-to/bulk.md": 3,
     "docs/how-to/serving.md": 4,
     "docs/how-to/several-processes.md": 2,
