@@ -34,7 +34,7 @@ from toprune.io.ray import cluster
 from toprune.methods.top import Top
 from toprune.plan.plan import Plan
 from toprune.training.settings import Training
-from toprune.training.trainer import FitTrainer
+from toprune.training.trainer import StageTrainer
 
 TRAINING = Training(soft_epochs=1, hard_epochs=1, batch_size=8, lr=1e-3)
 DATA = {"train": synthetic.rows(24, 0), "test": synthetic.rows(40, 1)}
@@ -474,16 +474,16 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(
     ray: Any, in_turn: Path, place: Path, tmp_path: Path
 ):
     def mortal(item: WorkItem) -> Row:
-        marker, loss = item.directory / "killed", FitTrainer.compute_loss
+        marker, loss = item.directory / "killed", StageTrainer.compute_loss
 
-        def last_words(self: FitTrainer, *args: Any, **kwargs: Any) -> Any:
+        def last_words(self: StageTrainer, *args: Any, **kwargs: Any) -> Any:
             if Path(str(self.args.output_dir)).name == "hard" and self.state.global_step == 2:
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             return loss(self, *args, **kwargs)
 
         if not marker.exists():
-            FitTrainer.compute_loss = last_words
+            StageTrainer.compute_loss = last_words
         else:  # the soft stage and a step of the hard one are done
             stages = item.directory / f"{item.run.folder}.partial" / "stages"
             assert (stages / "soft.json").exists()

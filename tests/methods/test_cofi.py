@@ -29,7 +29,7 @@ from toprune.tasks import Classify
 from toprune.training import hard_concrete
 from toprune.training.settings import Training
 from toprune.training.teacher import Teacher
-from toprune.training.trainer import FitTrainer
+from toprune.training.trainer import StageTrainer
 
 SIZES = Sizes(layers=2, width=8, heads=2, inner=6)  # heads of 4
 LENGTHS = Lengths(((3, 0, 1), (5, 0, 1)))  # two texts: 4 tokens in the mean, 17 squared
@@ -233,9 +233,9 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     training = Training(soft_epochs=2, hard_epochs=2, batch_size=16, save_steps=2)
     options: dict[str, Any] = {"method": "cofi", "training": training}
     whole = prune(tmp_path / "dense", FEW, "2x", out=tmp_path / "whole", **options)
-    loss, stops = FitTrainer.compute_loss, {("soft", 3), ("hard", 0), ("hard", 4)}
+    loss, stops = StageTrainer.compute_loss, {("soft", 3), ("hard", 0), ("hard", 4)}
 
-    def stopped(self: FitTrainer, *args: Any, **kwargs: Any) -> Any:
+    def stopped(self: StageTrainer, *args: Any, **kwargs: Any) -> Any:
         at = Path(str(self.args.output_dir)).name, self.state.global_step
         if at in stops:
             stops.remove(at)
@@ -244,7 +244,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
     again: dict[str, Any] = {"out": tmp_path / "halved"} | options
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FitTrainer, "compute_loss", stopped)
+        patch.setattr(StageTrainer, "compute_loss", stopped)
         while stops:
             with pytest.raises(KeyboardInterrupt):
                 prune(tmp_path / "dense", FEW, "2x", **again)

@@ -81,9 +81,7 @@ def test_no_masks_are_learned_for_heads_that_read_every_token(tmp_path: Path) ->
         training=Training(soft_epochs=1, hard_epochs=1, batch_size=16),
     ).report
     assert report["budget"]["expected"] is None
-    assert (
-        report["log"][-1]["step"] == 4
-    )  # two epochs of two batches, with dropped tokens
+    assert report["log"][-1]["step"] == 4  # two epochs of two batches, with dropped tokens
     assert not any("sparsity" in line for line in report["log"])
 
 

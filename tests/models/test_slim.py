@@ -182,9 +182,7 @@ def rewritten(saved: Path, folder: Path, changes: Any) -> Path:
 @pytest.mark.parametrize("shape", HOSTILE, ids=str)
 def test_a_shape_that_cannot_be_is_refused(shape: Any, saved: Path, tmp_path: Path) -> None:
     folder = rewritten(saved, tmp_path / "odd", {ENTRY: shape})
-    with pytest.raises(
-        UserError, match=r"toprune_shape in config\.json must give hidden"
-    ) as error:
+    with pytest.raises(UserError, match=r"toprune_shape in config\.json must give hidden") as error:
         Bundle.load(folder)
     assert "\n" not in str(error.value)
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from support import synthetic
 from toprune.plan.plan import Plan
 from toprune.training.settings import Training
-from toprune.training.trainer import FitTrainer
+from toprune.training.trainer import StageTrainer
 
 # 54 texts of 60 are for training: 7 batches of 8, so that checkpoints fall inside epochs
 ROWS = synthetic.rows(60, 0)
@@ -23,14 +23,14 @@ class Stopped(Exception):
 
 def stop_at(patch: pytest.MonkeyPatch, stage: str, step: int) -> None:
     """Let the loss of that step raise; `stage` is the name of its checkpoint directory."""
-    loss = FitTrainer.compute_loss
+    loss = StageTrainer.compute_loss
 
-    def compute_loss(self: FitTrainer, *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(self: StageTrainer, *args: Any, **kwargs: Any) -> Any:
         if Path(str(self.args.output_dir)).name == stage and self.state.global_step == step:
             raise Stopped
         return loss(self, *args, **kwargs)
 
-    patch.setattr(FitTrainer, "compute_loss", compute_loss)
+    patch.setattr(StageTrainer, "compute_loss", compute_loss)
 
 
 def same(one: Path, other: Path) -> None:

@@ -19,7 +19,7 @@ from toprune.api import finetune, prune
 from toprune.bundle import workdir
 from toprune.errors import UserError
 from toprune.training.settings import Training
-from toprune.training.trainer import FitTrainer, last_checkpoint
+from toprune.training.trainer import StageTrainer, last_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_done_is_done(untrained: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "out.partial").exists()
     written = (tmp_path / "out" / "report.json").stat().st_mtime_ns
     with monkeypatch.context() as patch:
-        patch.setattr(FitTrainer, "compute_loss", _stopped)
+        patch.setattr(StageTrainer, "compute_loss", _stopped)
         run(resume=True)
         assert {path.name for path in tmp_path.iterdir()} == {"out"}
         assert (tmp_path / "out" / "report.json").stat().st_mtime_ns == written

@@ -33,7 +33,7 @@ from toprune.training.learner import ALL_TOKENS, Learner
 from toprune.training.ranking_losses import Ranking, lambda_loss
 from toprune.training.settings import Training
 from toprune.training.soft_policy import Learn
-from toprune.training.trainer import FitTrainer
+from toprune.training.trainer import StageTrainer
 
 TEXTS = [random_text(n, n) for n in (24, 7, 15, 2)]
 LENGTHS = Lengths.of(range(10, 60))
@@ -570,7 +570,7 @@ def test_multipliers_ascend_until_the_target_is_met() -> None:
     training = Training(mask_lr=0.05)
     fake: Any = SimpleNamespace(learner=learner, training=training, text_lengths=[9] * 9)
     fake._weights = lambda: list(learner.model.parameters())
-    optimizer = FitTrainer.create_optimizer(fake)
+    optimizer = StageTrainer.create_optimizer(fake)
     assert [g.get("maximize", False) for g in optimizer.param_groups] == [False, False, True]
     seen: list[tuple[float, float, float]] = []
     for _ in range(400):

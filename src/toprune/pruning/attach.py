@@ -116,9 +116,7 @@ def _text_forward(
     if attention_mask.dim() != 2:
         raise ValueError("attention_mask must be (batch, length): 1 for tokens, 0 for padding")
     if kwargs.get("position_ids") is not None and (run.family.rotary or run.family.bias):
-        raise ValueError(
-            "position_ids: leave them out, this family reads positions in attention"
-        )
+        raise ValueError("position_ids: leave them out, this family reads positions in attention")
     run.begin(input_ids, attention_mask)
     stock: Any = type(self).__bases__[0]
     return _finish(run, stock.forward(self, input_ids, attention_mask, *args, **kwargs))

@@ -135,11 +135,10 @@ class Learner(nn.Module):
         run, dense = attached(self.model), self._dense[0].to(hidden[0].device)
         assert run is not None
         with torch.no_grad():
-            targets = task_outputs(dense, self.task, inputs, output_hidden_states=True)[
-                1
-            ].hidden_states
+            _, out = task_outputs(dense, self.task, inputs, output_hidden_states=True)
         gaps = []
-        for state, target, tokens in zip(hidden[1:], targets[1:], run.tokens[1:], strict=True):
+        layers = zip(hidden[1:], out.hidden_states[1:], run.tokens[1:], strict=True)
+        for state, target, tokens in layers:
             assert tokens is not None
             square = (state - take(target, tokens.index)).square().mean(-1)  # (B, K)
             gaps.append((square * tokens.alive).sum() / tokens.alive.sum())

@@ -62,7 +62,7 @@ def train(
         ddp_backend=backend(),
     )
     progress_bar = Bar(label)
-    trainer = FitTrainer(
+    trainer = StageTrainer(
         learner,
         training,
         [tokens_in(feature) for feature in features],
@@ -122,7 +122,7 @@ class Order(TrainerCallback):
         self.buckets.set_epoch(int(state.epoch or 0))
 
 
-class FitTrainer(Trainer):
+class StageTrainer(Trainer):
     """Bucketed batches, parameter groups for masks and multipliers, and a stop at NaN."""
 
     def __init__(self, learner: Learner, training: Training, lengths: Sequence[int], **kwargs: Any):
