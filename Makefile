@@ -2,14 +2,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 OTHERS := .venv-consumers
-# Options for the target at hand: make demo ARGS=--quick, make test ARGS="-k plan".
+# Options for the target: make demo ARGS=--quick, make test ARGS="-k plan".
 ARGS ?=
 
 .PHONY: venv demo test test-fast browser lint docs consumers consumers-bundle clean
 
 venv: $(READY)
 
-# torch comes first and alone: the build that this machine offers (CPU), before anything else asks.
+# torch comes first and alone, so that pip takes the build for this machine (CPU).
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/toprune demo $(ARGS)
 
-# Two workers of one thread each: torch's own threads would fight over two cores.
+# Two workers with one thread each, because more threads would compete for two cores.
 test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
 
@@ -28,8 +28,8 @@ FAST := tests/plan tests/io tests/data tests/report
 test-fast: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' $(FAST) $(ARGS)
 
-# For the tests of pages: Debian's chromium, where we may install it. Without one they are skipped;
-# with TOPRUNE_BROWSER=required (.ci/run) they fail.
+# Tests of pages need chromium; as root we install Debian's. Without it they are skipped, or fail
+# with TOPRUNE_BROWSER=required (.ci/run).
 browser:
 	@command -v chromium >/dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq update \
@@ -41,14 +41,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# build/site/index.html; the page of the command line is written anew from what --help says.
+# build/site/index.html; the page of the command line is generated from --help.
 docs: $(READY)
 	cd tests && ../$(BIN)/python -m support.command_page
 	cd tests && ../$(BIN)/python -m support.architecture_page
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# A bundle in other people's programs, which live on transformers 4: their own environment, in which
-# nothing knows of toprune.
+# Other programs open our bundles, with transformers 4 in an environment without toprune.
 $(OTHERS)/.ready: constraints.txt consumers/requirements.txt
 	test -x $(OTHERS)/bin/python || $(PYTHON) -m venv $(OTHERS)
 	$(OTHERS)/bin/python -m pip install --quiet --constraint constraints.txt torch

@@ -1,10 +1,10 @@
-"""Does a toprune bundle run in other people's programs? Nothing here knows of toprune.
+"""Check that a toprune bundle runs in other programs. Nothing here imports toprune.
 
     .venv-consumers/bin/python consumers/check.py FOLDER
 
-FOLDER is what consumers/make_bundle.py wrote elsewhere: bundles, and for each the texts and what is
-to come out (logits, vectors, spans). Exits with 1 if a program is off by more than 1e-4. Programs
-read the bundle as they read any model directory: no file name is given, nothing is said of lengths.
+FOLDER comes from consumers/make_bundle.py: bundles, and for each of them texts and the expected
+logits, vectors or spans. The exit code is 1 if a program differs by more than 1e-4. Programs open a
+bundle like any model directory: they get no file names and no lengths.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def sequence_logits(out: Any, mask: torch.Tensor) -> torch.Tensor:
 
 
 def span_logits(out: Any, mask: torch.Tensor) -> torch.Tensor:
-    """(live tokens, 2): padding has logits of its own, of no meaning."""
+    """(live tokens, 2): the logits of padding mean nothing."""
     return torch.stack([out.start_logits, out.end_logits], -1)[mask.bool()]
 
 
@@ -55,8 +55,8 @@ def forward(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = []
     for start in range(0, len(texts), batch_size):
-        some = texts[start : start + batch_size]
-        feeds = tokenizer(some, truncation=True, padding=True, return_tensors="pt")
+        batch = texts[start : start + batch_size]
+        feeds = tokenizer(batch, truncation=True, padding=True, return_tensors="pt")
         with torch.inference_mode():
             rows.append(read(model(**feeds), feeds["attention_mask"]).numpy())
     return np.concatenate(rows)
@@ -77,22 +77,23 @@ def text_classification(folder: Path, texts: Texts) -> np.ndarray:
         model=ORTModelForSequenceClassification.from_pretrained(folder),
         tokenizer=AutoTokenizer.from_pretrained(folder),
     )
-    asked = [t if isinstance(t, str) else {"text": t[0], "text_pair": t[1]} for t in texts]
-    told = classify(asked, batch_size=BATCH, truncation=True, top_k=None, function_to_apply="none")
+    inputs = [t if isinstance(t, str) else {"text": t[0], "text_pair": t[1]} for t in texts]
+    how = {"batch_size": BATCH, "truncation": True, "top_k": None, "function_to_apply": "none"}
+    answers = classify(inputs, **how)
     ids = classify.model.config.label2id
     return np.array(
-        [[x["score"] for x in sorted(row, key=lambda x: ids[x["label"]])] for row in told]
+        [[x["score"] for x in sorted(row, key=lambda x: ids[x["label"]])] for row in answers]
     )
 
 
 def stock(folder: Path, texts: Texts) -> np.ndarray:
-    """The weights in transformers itself, which knows no plan and keeps every token."""
+    """The weights in plain transformers, which keeps every token."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     return forward(model, folder, texts)
 
 
 def cross_encoder(folder: Path, texts: Texts, backend: Any = "torch") -> np.ndarray:
-    """For pairs only: it takes no single texts."""
+    """For pairs only."""
     model = CrossEncoder(str(folder), backend=backend, activation_fn=torch.nn.Identity())
     return model.predict(texts, batch_size=BATCH).reshape(len(texts), -1)
 
@@ -102,7 +103,7 @@ def cross_encoder_onnx(folder: Path, texts: Texts) -> np.ndarray:
 
 
 def sentence_transformer(folder: Path, texts: Texts, backend: Any = "torch") -> np.ndarray:
-    """Pooled and normalised as the bundle says."""
+    """Pooled and normalised by the files of the bundle."""
     return SentenceTransformer(str(folder), backend=backend).encode(texts, batch_size=BATCH)
 
 
@@ -116,8 +117,8 @@ def optimum_answer(folder: Path, texts: Texts) -> np.ndarray:
 
 
 def question_answering(folder: Path, texts: Texts) -> np.ndarray:
-    """The first character of each answer and the one past its last. Answers of up to 30 tokens, as
-    ours, and not stretched to whole words."""
+    """Start and end of each answer, in characters. As in `Runner`, an answer has up to 30 tokens and
+    need not consist of whole words."""
     make: Any = pipeline  # transformers 5, which pyright reads, has no such task
     answer = make(
         "question-answering",
@@ -125,8 +126,8 @@ def question_answering(folder: Path, texts: Texts) -> np.ndarray:
         tokenizer=AutoTokenizer.from_pretrained(folder),
     )
     how = {"max_answer_len": 30, "align_to_words": False}
-    told = [answer(question=question, context=context, **how) for question, context in texts]
-    return np.array([[one["start"], one["end"]] for one in told])
+    answers = [answer(question=question, context=context, **how) for question, context in texts]
+    return np.array([[one["start"], one["end"]] for one in answers])
 
 
 def stock_answer(folder: Path, texts: Texts) -> np.ndarray:
@@ -164,21 +165,22 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     if find_spec("toprune") is not None:
-        sys.exit("toprune is installed here: this is not somebody else's environment")
+        sys.exit("toprune is installed here; run this in an environment without it")
     sys.stdout.write(", ".join(f"{name} {version(name)}" for name in PACKAGES) + "\n")
-    wrong = 0
-    for answers in sorted(folder.glob("*.json")):
-        expected = json.loads(answers.read_text(encoding="utf-8"))
+    failures = 0
+    for path in sorted(folder.glob("*.json")):
+        expected = json.loads(path.read_text(encoding="utf-8"))
         texts = expected["texts"]
-        between = np.abs(np.subtract(expected["pruned"], expected["dense"])).max()
-        sys.stdout.write(f"\n{answers.stem}: pruned and dense differ by {between:.2g}\n")
-        for name, (program, kind) in PROGRAMS[answers.stem].items():
-            found = program(answers.with_suffix(""), texts)
-            off = np.abs(found - np.array(expected[kind])).max()
-            wrong += not off <= TOLERANCE  # NaN is wrong, too
-            verdict = "ok" if off <= TOLERANCE else "WRONG"
-            sys.stdout.write(f"  {verdict:5}  {name:46} {off:.1e} off over {len(texts)} texts\n")
-    sys.exit(1 if wrong else 0)
+        gap = np.abs(np.subtract(expected["pruned"], expected["dense"])).max()
+        sys.stdout.write(f"\n{path.stem}: pruned and dense differ by {gap:.2g}\n")
+        for name, (program, reference) in PROGRAMS[path.stem].items():
+            outputs = program(path.with_suffix(""), texts)
+            error = np.abs(outputs - np.array(expected[reference])).max()
+            is_right = error <= TOLERANCE  # false for NaN
+            failures += not is_right
+            verdict = "ok" if is_right else "WRONG"
+            sys.stdout.write(f"  {verdict:5}  {name:46} {error:.1e} off over {len(texts)} texts\n")
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":

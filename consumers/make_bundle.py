@@ -1,12 +1,12 @@
-"""Bundles of the embedded MiniLM at 3x, and beside each what toprune itself answers.
+"""Write bundles of the embedded MiniLM at 3x, and for each the answers of toprune itself.
 
     python consumers/make_bundle.py OUT               # OUT/classify, rank, embed and answer
     python consumers/make_bundle.py OUT rank embed    # some of them
 
-Heads are random, plans are geometric and nothing is trained: answers of no worth, but they depend
-on every token that stays. OUT/rank.json holds texts and what `Runner` says to them: of the bundle
-(`pruned`) and of the same weights exported with every token (`dense`). Of question answering that
-is two logits for each token of all texts in a row, and `spans` are the answers (start, end).
+Heads are random, plans are geometric and nothing is trained: the answers are useless, but they
+depend on every kept token. OUT/rank.json contains texts and the outputs of `Runner`: of the bundle
+(`pruned`) and of the same weights exported without a plan (`dense`). For question answering these
+are two logits for each token of all texts, and `spans` are the answers (start, end).
 """
 
 import argparse
@@ -36,7 +36,7 @@ from toprune.training.features import encode, lengths
 from toprune.training.probe import fit_probes
 
 SEED, BUDGET, FIRST, MAX_LENGTH = 0, "3x", 0, 256
-FITTED, ASKED = 64, 24  # texts that the plan is made from, and those that all must agree on
+FITTED, CHECKED = 64, 24  # texts to make the plan from, and texts to compare outputs on
 WORDS = (
     *("a", "the", "of", "and", "to", "in", "is", "was", "it", "that", "film", "story", "river"),
     *("winter", "market", "engine", "doctor", "garden", "teacher", "answer", "question", "price"),
@@ -47,9 +47,9 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A head and what it is asked. Texts above MAX_LENGTH others must cut where we do; how they
-    weigh the windows of a long context is their own affair, so contexts are short."""
+class Case:
+    """A head and its texts. Other programs must cut texts above MAX_LENGTH as we do; but they weigh
+    the windows of a long context in their own way, so contexts are short."""
 
     task: Task
     outputs: int | None = None  # None: no head
@@ -57,11 +57,11 @@ class Kind:
     longest: int = 2 * MAX_LENGTH  # words
 
 
-KINDS = {
-    "classify": Kind(Classify(), outputs=2),
-    "rank": Kind(Rank(), outputs=1, pair=True),
-    "embed": Kind(Embed()),
-    "answer": Kind(Answer(), outputs=2, pair=True, longest=100),
+CASES = {
+    "classify": Case(Classify(), outputs=2),
+    "rank": Case(Rank(), outputs=1, pair=True),
+    "embed": Case(Embed()),
+    "answer": Case(Answer(), outputs=2, pair=True, longest=100),
 }
 
 
@@ -69,48 +69,48 @@ def draw(rng: np.random.Generator, shortest: int, longest: int) -> str:
     return " ".join(rng.choice(WORDS, rng.integers(shortest, longest + 1)))
 
 
-def examples(kind: Kind, count: int, longest: int, seed: int) -> Examples:
+def examples(case: Case, count: int, longest: int, seed: int) -> Examples:
     """Texts of one word to `longest`, or pairs of a short and a long one."""
     rng = np.random.default_rng(seed)
-    texts = [draw(rng, 1, 12 if kind.pair else longest) for _ in range(count)]
-    return Examples(texts, [draw(rng, 1, longest) for _ in texts] if kind.pair else None)
+    texts = [draw(rng, 1, 12 if case.pair else longest) for _ in range(count)]
+    return Examples(texts, [draw(rng, 1, longest) for _ in texts] if case.pair else None)
 
 
-def dense_model(kind: Kind) -> Any:
+def dense_model(case: Case) -> Any:
     torch.manual_seed(SEED)
-    head: dict[str, Any] = {} if kind.outputs is None else {"num_labels": kind.outputs}
-    if isinstance(kind.task, Classify):
+    head: dict[str, Any] = {} if case.outputs is None else {"num_labels": case.outputs}
+    if isinstance(case.task, Classify):
         head |= {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
-    model = HEADS[kind.task.HEAD].from_pretrained(str(model_directory()), **head)
-    if kind.outputs is None:
+    model = HEADS[case.task.HEAD].from_pretrained(str(model_directory()), **head)
+    if case.outputs is None:
         model.pooler = None  # as `read_weights` does
-    # the usual 0.02 gives logits near zero, which agree whatever the encoder says
-    elif kind.task.HEAD == "answer":
+    # the usual 0.02 gives logits near zero, which agree for any encoder
+    elif case.task.HEAD == "answer":
         torch.nn.init.normal_(model.qa_outputs.weight, std=0.2)  # reads states, which are larger
     else:
         torch.nn.init.normal_(model.classifier.weight, std=2.0)
     return model
 
 
-def tokenizer_of(kind: Kind) -> Any:
-    """For pairs one of no class of its own, as tokenizers made by hand are: transformers 5 saves it
-    under a name that 4 does not know."""
-    own = load_tokenizer(model_directory())
-    if not kind.pair:
-        return own
+def tokenizer_of(case: Case) -> Any:
+    """For pairs a tokenizer without a special class, like those made by hand: transformers 5 saves it
+    under a name that transformers 4 does not know."""
+    tokenizer = load_tokenizer(model_directory())
+    if not case.pair:
+        return tokenizer
     return PreTrainedTokenizerFast(
-        tokenizer_object=own.backend_tokenizer,
-        model_input_names=own.model_input_names,
-        **own.special_tokens_map,
+        tokenizer_object=tokenizer.backend_tokenizer,
+        model_input_names=tokenizer.model_input_names,
+        **tokenizer.special_tokens_map,
     )
 
 
-def plan_of(kind: Kind, model: Any, tokenizer: Any) -> Plan:
+def plan_of(case: Case, model: Any, tokenizer: Any) -> Plan:
     """A step in each of five layers."""
-    fitted = examples(kind, FITTED, longest=150, seed=SEED)
-    features = encode(tokenizer, kind.task, fitted, MAX_LENGTH)
+    fitted = examples(case, FITTED, longest=150, seed=SEED)
+    features = encode(tokenizer, case.task, fitted, MAX_LENGTH)
     batches = [batch for _, batch in in_batches(features, Collate(tokenizer))]
-    until = tokenizer.sep_token_id if kind.task.KEEPS_FIRST else None
+    until = tokenizer.sep_token_id if case.task.KEEPS_FIRST else None
     protect = () if until is None else (until,)
     return geometric(
         sizes_of(model),
@@ -119,47 +119,46 @@ def plan_of(kind: Kind, model: Any, tokenizer: Any) -> Plan:
         family=family_of(model).name,
         first=FIRST,
         score="probe",
-        probe=probe_of(fit_probes(model, kind.task, batches), "probe", [FIRST]),
+        probe=probe_of(fit_probes(model, case.task, batches), "probe", [FIRST]),
         protect=protect,
         protect_until=until,
-        restore="last" if kind.task.reads_all else "none",
+        restore="last" if case.task.reads_all else "none",
     )
 
 
-def make(folder: Path, kind: Kind) -> dict[str, Any]:
-    """The bundle, exported in both precisions; returns what it says, and the dense model."""
-    model, tokenizer = dense_model(kind), tokenizer_of(kind)
-    plan = plan_of(kind, model, tokenizer)
-    report = {"task": kind.task.NAME, "task_settings": settings_of(kind.task)}
+def make(folder: Path, case: Case) -> dict[str, Any]:
+    """Write the bundle and export it in both precisions; returns texts and expected outputs."""
+    model, tokenizer = dense_model(case), tokenizer_of(case)
+    plan = plan_of(case, model, tokenizer)
+    report = {"task": case.task.NAME, "task_settings": settings_of(case.task)}
     report["max_length"] = MAX_LENGTH
     Bundle(model, tokenizer, plan, report).save(folder)
     export(folder, int8=True)
-    texts = examples(kind, ASKED, kind.longest, SEED + 1).inputs(kind.task.READS)
+    texts = examples(case, CHECKED, case.longest, SEED + 1).inputs(case.task.READS)
     run = Runner(folder)
-    said: dict[str, Any] = {"texts": texts, "pruned": rows(run(texts))}
-    if isinstance(kind.task, Answer):
-        said["spans"] = [[found["start"], found["end"]] for found in run.predict(texts)]
+    outputs: dict[str, Any] = {"texts": texts, "pruned": rows(run(texts))}
+    if isinstance(case.task, Answer):
+        outputs["spans"] = [[span["start"], span["end"]] for span in run.predict(texts)]
     with TemporaryDirectory() as other:
         Bundle(model, tokenizer, None, report).save(other)
         export(other)
-        return said | {"dense": rows(Runner(other)(texts))}
+        return outputs | {"dense": rows(Runner(other)(texts))}
 
 
-def rows(found: np.ndarray | list[np.ndarray]) -> list[Any]:
-    return np.concatenate(found).tolist() if isinstance(found, list) else found.tolist()
+def rows(logits: np.ndarray | list[np.ndarray]) -> list[Any]:
+    return np.concatenate(logits).tolist() if isinstance(logits, list) else logits.tolist()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="|".join(KINDS))
+    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="|".join(CASES))
     args = parser.parse_args()
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # that the head is new is what we want
-    for name in args.kinds:
-        said = make(args.out / name, KINDS[name])
-        told = json.dumps(said, ensure_ascii=False, indent=1)
-        (args.out / f"{name}.json").write_text(told + "\n", encoding="utf-8")
+    logging.set_verbosity_error()  # the head is new on purpose
+    for name in args.cases:
+        text = json.dumps(make(args.out / name, CASES[name]), ensure_ascii=False, indent=1)
+        (args.out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
