@@ -117,8 +117,8 @@ def optimum_answer(folder: Path, texts: Texts) -> np.ndarray:
 
 
 def question_answering(folder: Path, texts: Texts) -> np.ndarray:
-    """Start and end of each answer, in characters. As in `Runner`, an answer has up to 30 tokens and
-    need not consist of whole words."""
+    """Start and end of each answer, in characters. As in `Runner`, an answer has up to 30 tokens
+    and need not consist of whole words."""
     make: Any = pipeline  # transformers 5, which pyright reads, has no such task
     answer = make(
         "question-answering",

@@ -93,8 +93,8 @@ def dense_model(case: Case) -> Any:
 
 
 def tokenizer_of(case: Case) -> Any:
-    """For pairs a tokenizer without a special class, like those made by hand: transformers 5 saves it
-    under a name that transformers 4 does not know."""
+    """For pairs a tokenizer without a special class, like those made by hand: transformers 5 saves
+    it under a name that transformers 4 does not know."""
     tokenizer = load_tokenizer(model_directory())
     if not case.pair:
         return tokenizer
