@@ -1,7 +1,7 @@
 """Pages in a real browser: the system's chromium through Playwright, never one that is downloaded.
 
-A test module says `pytest_plugins = ["support.browser"]` and gets `visit`. Without a browser its
-tests are skipped, or fail where TOPRUNE_BROWSER=required says that they must not be.
+A test module with `pytest_plugins = ["support.browser"]` gets `visit`. Without a browser its tests
+are skipped; with TOPRUNE_BROWSER=required they fail.
 """
 
 import os
@@ -39,10 +39,10 @@ class Visit:
         """What axe-core calls serious or critical, and where."""
         from axe_playwright_python.sync_playwright import Axe
 
-        found = Axe().run(self.page).response["violations"]
+        violations = Axe().run(self.page).response["violations"]
         return [
             f"{one['id']}: {node['html'][:120]}"
-            for one in found
+            for one in violations
             if one["impact"] in ("serious", "critical")
             for node in one["nodes"]
         ]
@@ -67,11 +67,11 @@ def browser() -> Iterator[Any]:
     if path is None:
         _miss("there is no chromium; as root: apt-get install chromium")
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(
+        chromium = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-gpu"]
         )
-        yield found
-        found.close()
+        yield chromium
+        chromium.close()
 
 
 def _miss(why: str) -> NoReturn:
@@ -96,12 +96,12 @@ def visit(browser: Any) -> Open:
         context.set_default_timeout(120_000)  # milliseconds: on a busy machine, too
         for old in context.pages:
             old.close()
-        found = Visit(context.new_page())
-        found.page.on("request", lambda request: found.requests.append(request.url))
-        found.page.on("pageerror", lambda error: found.errors.append(str(error)))
-        found.page.on("console", lambda line: _note(found, line))
-        found.page.goto(target.as_uri() if isinstance(target, Path) else target)
-        return found
+        visited = Visit(context.new_page())
+        visited.page.on("request", lambda request: visited.requests.append(request.url))
+        visited.page.on("pageerror", lambda error: visited.errors.append(str(error)))
+        visited.page.on("console", lambda line: _note(visited, line))
+        visited.page.goto(target.as_uri() if isinstance(target, Path) else target)
+        return visited
 
     return open_it
 

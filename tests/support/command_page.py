@@ -41,11 +41,11 @@ def page() -> str:
 
 
 def _section(name: str, command: Any) -> str:
-    told = re.sub(r"\*\*(.+?)\*\*", _code, command.help, flags=re.DOTALL)
+    text = re.sub(r"\*\*(.+?)\*\*", _code, command.help, flags=re.DOTALL)
     hints = get_type_hints(inspect.unwrap(command.callback))
-    own = [one for one in command.params if not set(one.opts) & set(EVERYWHERE)]
+    options = [one for one in command.params if not set(one.opts) & set(EVERYWHERE)]
     head = ["| option | default | what |", "|---|---|---|"]
-    return "\n".join([f"## {name}", "", told, "", *head, *(_row(one, hints) for one in own)])
+    return "\n".join([f"## {name}", "", text, "", *head, *(_row(one, hints) for one in options)])
 
 
 def _code(example: re.Match[str]) -> str:
@@ -58,12 +58,12 @@ def _row(one: Any, hints: dict[str, Any]) -> str:
     default = (
         "" if one.required or one.default is None or one.default is False else f"`{one.default}`"
     )
-    told = [one.help, "**Needed.**"] if one.required else [one.help]
+    parts = [one.help, "**Needed.**"] if one.required else [one.help]
     kinds = (hints.get(one.name), *get_args(hints.get(one.name)))  # Literal, or Literal | None
     choices = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     if choices:
-        told.append(f"One of {', '.join(f'`{word}`' for word in choices)}.")
-    return f"| {flags} | {default} | {' '.join(told)} |"
+        parts.append(f"One of {', '.join(f'`{word}`' for word in choices)}.")
+    return f"| {flags} | {default} | {' '.join(parts)} |"
 
 
 if __name__ == "__main__":

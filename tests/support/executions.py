@@ -111,27 +111,27 @@ def check_executions(
     features = encode(tokenizer, task, examples, LIMIT, segments=has_segments(model.config))
     collate = Collate(tokenizer)
     plan = make_plan(model, task, score)
-    said = {}
+    outputs_by = {}
     for gather in (True, False):
         attach(model, plan, gather=gather)
-        said[gather] = collect_outputs(model, task, features, collate)
+        outputs_by[gather] = collect_outputs(model, task, features, collate)
     attach(model, plan)
     alone = [collect_outputs(model, task, [feature], collate)[0] for feature in features]
     detach(model)
-    assert worst(said[False], said[True]) < 2e-4
-    assert worst(alone, said[True]) < 2e-4
-    told = {"task": task.NAME, "task_settings": settings_of(task), "max_length": LIMIT}
-    Bundle(model, tokenizer, plan, told).save(folder)
+    assert worst(outputs_by[False], outputs_by[True]) < 2e-4
+    assert worst(alone, outputs_by[True]) < 2e-4
+    report = {"task": task.NAME, "task_settings": settings_of(task), "max_length": LIMIT}
+    Bundle(model, tokenizer, plan, report).save(folder)
     export(folder, int8=True)
     run = Runner(folder, threads=1)
     pairs = list(run.read(examples.inputs(task.READS)))
     assert [row.ids.tolist() for row, _ in pairs] == [f["input_ids"] for f in features]
     assert [row.text for row, _ in pairs] == [row.text for row in rows_of(features)]
-    assert worst([output for _, output in pairs], said[True]) < 5e-4
+    assert worst([output for _, output in pairs], outputs_by[True]) < 5e-4
     small = Runner(folder, precision="int8", threads=1)
     answers = small.predict(examples.inputs(task.READS))
     assert len(answers) == len(examples.inputs(task.READS))
     json.dumps(answers)
     metrics = task.metrics(task.statistics([o for _, o in pairs], [r for r, _ in pairs], examples))
-    wanted = task.metrics(task.statistics(said[True], rows_of(features), examples))
+    wanted = task.metrics(task.statistics(outputs_by[True], rows_of(features), examples))
     assert metrics == pytest.approx(wanted, abs=1e-3)

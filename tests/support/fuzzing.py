@@ -146,8 +146,8 @@ def _json_of(name: str) -> Callable[[Path, Rng], None]:
 def _plan_with_graph(bundle: Path, rng: Rng) -> None:
     """The graph says the same plan: only the plan's own numbers are wrong."""
     _json_of("plan.json")(bundle, rng)
-    told = (bundle / "plan.json").read_bytes().decode("utf-8", "replace")
-    write_graph(bundle / GRAPH, plan=told.encode("utf-8", "replace").decode())
+    data = (bundle / "plan.json").read_bytes().decode("utf-8", "replace")
+    write_graph(bundle / GRAPH, plan=data.encode("utf-8", "replace").decode())
 
 
 def _pooling(bundle: Path, rng: Rng) -> None:
@@ -219,8 +219,8 @@ def _names(bundle: Path, rng: Rng) -> None:
     ]
     name, entries = changes[int(rng.integers(len(changes)))]
     path = bundle / name
-    told = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(told | entries))
+    data = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(data | entries))
     if name.endswith("index.json"):
         (bundle / "model.safetensors").unlink()
 
@@ -236,10 +236,10 @@ def _code(bundle: Path, rng: Rng) -> None:
     places = {"AutoConfig": "own.Own", "AutoModel": "own.Own"}
     places |= {"AutoModelForSequenceClassification": "own.Own", "AutoTokenizer": ["own.Own", None]}
     for name in ("config.json", "tokenizer_config.json"):
-        told = json.loads((bundle / name).read_text()) | {"auto_map": places}
+        data = json.loads((bundle / name).read_text()) | {"auto_map": places}
         if rng.random() < 0.5:
-            told |= {"model_type": "own", "tokenizer_class": "Own"}
-        (bundle / name).write_text(json.dumps(told))
+            data |= {"model_type": "own", "tokenizer_class": "Own"}
+        (bundle / name).write_text(json.dumps(data))
 
 
 class _Payload:

@@ -169,8 +169,8 @@ def write(folder: Path, files: dict[str, list[str]]) -> Path:
 
 def mrpc_lines(count: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
-    found = [HEADS["mrpc"]]
+    lines = [HEADS["mrpc"]]
     for i, row in enumerate(synthetic.rows(count, seed)):
         other = " ".join(f"w{j}" for j in rng.integers(10, 60, 20))
-        found.append(f"{row['label']}\t{i}\t{i}\t{row['text']}\t{other}")
-    return found
+        lines.append(f"{row['label']}\t{i}\t{i}\t{row['text']}\t{other}")
+    return lines

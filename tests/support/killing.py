@@ -66,11 +66,11 @@ def touches(job: Callable[[], Any], place: Path) -> int:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        found = told.read()
+    with os.fdopen(reader) as pipe:
+        count = pipe.read()
     os.waitpid(child, 0)
-    assert found, "the job failed by itself"
-    return int(found)
+    assert count, "the job failed by itself"
+    return int(count)
 
 
 def _mine(place: Path, at: int | None) -> Iterator[int]:

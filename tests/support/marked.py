@@ -32,15 +32,15 @@ CARRIER = "bert.encoder.layer.0.attention.output.dense"
 def rows(count: int, seed: int) -> list[dict[str, Any]]:
     """Two texts of three hold a marked word among 12 to 30."""
     rng = np.random.default_rng(seed)
-    found = []
+    result = []
     for _ in range(count):
         words = [f"w{i}" for i in rng.integers(10, 60, rng.integers(12, 31))]
         label = int(rng.integers(3))
         if label != NO_MARK:
             mark = 3 * label + int(rng.integers(3))
             words[rng.integers(len(words))] = synthetic.MARKED[mark]
-        found.append({"text": " ".join(words), "label": label})
-    return found
+        result.append({"text": " ".join(words), "label": label})
+    return result
 
 
 DATA = {"train": rows(1500, 0), "test": rows(300, 1)}

@@ -102,8 +102,8 @@ class Cell:
 
 
 def cells_of(row: Row) -> list[Cell]:
-    found = support_of(FAMILIES[row.family]).tasks
-    return [Cell(row, task) for task in found if not row.special or task in row.tasks]
+    tasks = support_of(FAMILIES[row.family]).tasks
+    return [Cell(row, task) for task in tasks if not row.special or task in row.tasks]
 
 
 def cells() -> list[Cell]:
@@ -127,12 +127,12 @@ def _matrix() -> str:
     none = "transformers has none"
     rows = [
         (
-            f"`{found.family.name}`",
-            *(found.missing.get(task, "✓") for task in COLUMNS),
-            "✓" if found.checkpointing else none,
-            found.family.since,
+            f"`{row.family.name}`",
+            *(row.missing.get(task, "✓") for task in COLUMNS),
+            "✓" if row.checkpointing else none,
+            row.family.since,
         )
-        for found in all_support()
+        for row in all_support()
     ]
     return _table(("family", *COLUMNS, "gradient checkpointing", "since"), rows)
 

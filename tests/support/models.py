@@ -42,7 +42,7 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.5,  # the usual 0.02 makes attention flat, and every score a tie
 }
 CALM = SIZES | {"initializer_range": 0.3}  # gates multiply: rounding would grow with them
-V3: dict[str, Any] = {  # what DeBERTa v3 says of itself, with fewer buckets
+V3: dict[str, Any] = {  # as in the config of DeBERTa v3, with fewer buckets
     "relative_attention": True,
     "position_buckets": 8,
     "norm_rel_ebd": "layer_norm",
@@ -59,32 +59,32 @@ SPECIAL_IDS: dict[str, Any] = {
     "sep_token_id": 2,
 }
 CONFIGS = {
-    "bert": lambda **own: BertConfig(**SIZES, **own),
-    "roberta": lambda **own: RobertaConfig(**SIZES, type_vocab_size=1, **own),
-    "xlm-roberta": lambda **own: XLMRobertaConfig(**SIZES, type_vocab_size=1, **own),
-    "electra": lambda **own: ElectraConfig(**SIZES, embedding_size=32, **own),
-    "distilbert": lambda **own: DistilBertConfig(
+    "bert": lambda **fields: BertConfig(**SIZES, **fields),
+    "roberta": lambda **fields: RobertaConfig(**SIZES, type_vocab_size=1, **fields),
+    "xlm-roberta": lambda **fields: XLMRobertaConfig(**SIZES, type_vocab_size=1, **fields),
+    "electra": lambda **fields: ElectraConfig(**SIZES, embedding_size=32, **fields),
+    "distilbert": lambda **fields: DistilBertConfig(
         dim=32,
         n_layers=4,
         n_heads=4,
         hidden_dim=64,
         max_position_embeddings=66,
         initializer_range=0.5,
-        **own,
+        **fields,
     ),
-    "camembert": lambda **own: CamembertConfig(**SIZES, type_vocab_size=1, **own),
-    "albert": lambda **own: AlbertConfig(
-        **SIZES, embedding_size=16, num_hidden_groups=2, type_vocab_size=2, **own
+    "camembert": lambda **fields: CamembertConfig(**SIZES, type_vocab_size=1, **fields),
+    "albert": lambda **fields: AlbertConfig(
+        **SIZES, embedding_size=16, num_hidden_groups=2, type_vocab_size=2, **fields
     ),
-    "mpnet": lambda **own: MPNetConfig(**SIZES, **own),
-    "deberta-v2": lambda **own: DebertaV2Config(**SIZES, **V3, **own),
-    "modernbert": lambda **own: ModernBertConfig(**SIZES, **SPECIAL_IDS, **LOCAL, **own),
-    "eurobert": lambda **own: EuroBertConfig(
-        **SIZES, **SPECIAL_IDS, num_key_value_heads=2, classifier_pooling="bos", **own
+    "mpnet": lambda **fields: MPNetConfig(**SIZES, **fields),
+    "deberta-v2": lambda **fields: DebertaV2Config(**SIZES, **V3, **fields),
+    "modernbert": lambda **fields: ModernBertConfig(**SIZES, **SPECIAL_IDS, **LOCAL, **fields),
+    "eurobert": lambda **fields: EuroBertConfig(
+        **SIZES, **SPECIAL_IDS, num_key_value_heads=2, classifier_pooling="bos", **fields
     ),
-    "gte": lambda **own: GteConfig(**CALM, type_vocab_size=0, **own),
-    "nomic_bert": lambda **own: NomicBertConfig(**CALM, type_vocab_size=1, **own),
-    "jina_embeddings_v3": lambda **own: JinaEmbeddingsV3Config(**SIZES, **own),
+    "gte": lambda **fields: GteConfig(**CALM, type_vocab_size=0, **fields),
+    "nomic_bert": lambda **fields: NomicBertConfig(**CALM, type_vocab_size=1, **fields),
+    "jina_embeddings_v3": lambda **fields: JinaEmbeddingsV3Config(**SIZES, **fields),
 }
 FAMILIES = tuple(CONFIGS)
 HEADS: dict[str, Any] = {

@@ -84,7 +84,7 @@ def _texts(place: Path, rng: np.random.Generator) -> None:
     _csv(place / "messy.csv", [*reviews, {"review": "", "verdict": "thumbs up"}])
     _csv(place / "essays.csv", ({"text": text(), "score": many} for many in pick(1, 2.5, 4)))
     topics = pick(["tax", "law"], ["law"], ["sport"], [])
-    _jsonl(place / "topics.jsonl", ({"text": text(), "labels": some} for some in topics))
+    _jsonl(place / "topics.jsonl", ({"text": text(), "labels": labels} for labels in topics))
     _jsonl(place / "long.jsonl", ({"text": text(80, 150), "label": kind} for kind in kinds))
     _jsonl(
         place / "pairs.jsonl",
@@ -110,10 +110,10 @@ def _texts(place: Path, rng: np.random.Generator) -> None:
 def _question(context: str, at: int) -> Row:
     """Every third has no answer."""
     words = context.split()
-    found = {"text": [words[5]], "answer_start": [len(" ".join(words[:5])) + 1]}
+    answers = {"text": [words[5]], "answer_start": [len(" ".join(words[:5])) + 1]}
     none: Row = {"text": [], "answer_start": []}
     question = f"{words[4]} w1"
-    return {"question": question, "context": context, "answers": found if at % 3 else none}
+    return {"question": question, "context": context, "answers": answers if at % 3 else none}
 
 
 def _sentence(words: Sequence[str]) -> Row:

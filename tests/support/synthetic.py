@@ -22,13 +22,13 @@ MARKED = [f"w{i}" for i in range(6)]
 
 def rows(count: int, seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
-    found = []
+    result = []
     for _ in range(count):
         words = [f"w{i}" for i in rng.integers(10, 60, rng.integers(12, 31))]
         mark = int(rng.integers(6))
         words[rng.integers(len(words))] = MARKED[mark]
-        found.append({"text": " ".join(words), "label": mark // 3})
-    return found
+        result.append({"text": " ".join(words), "label": mark // 3})
+    return result
 
 
 DATA = {"train": rows(800, 0), "test": rows(200, 1)}

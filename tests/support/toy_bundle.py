@@ -1,6 +1,6 @@
 """A bundle whose graph is arithmetic: every mistake around it (padding, order, segments) shows.
 
-Each live token says position * (table[id] + segment_table[segment]), padding says WASTE, and a head
+A live token gives position * (table[id] + segment_table[segment]), padding gives WASTE, and a head
 that reads the first token gets the sum of the live ones: small integers, so that float32 is exact
 and answers can be compared bit by bit.
 """
@@ -22,7 +22,7 @@ from toprune.tasks import Task, make_task, settings_of
 PLAN = Plan("bert", 4, 8, "received", (Step(0, Fraction(1, 2)),), provenance={"seed": 3})
 MAX_LENGTH = 24
 LABELS = ("no", "yes", "maybe")
-WASTE = 5000.0  # what the graph says to padding, where it answers by token
+WASTE = 5000.0  # the output of the graph for padding, where it answers by token
 OUTPUTS = {"regress": 1, "rank": 1, "answer": 2}  # of the others: 3
 
 
@@ -55,7 +55,7 @@ def write_graph(
     shape: list[Any] = ["batch", "length"] if task.reads_all else ["batch"]
     shape += [1] if task.HEAD == "encoder" and not task.reads_all else []  # the first token alone
     shape += [] if task.HEAD == "answer" else [outputs]
-    told = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in task.OUTPUTS]
+    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in task.OUTPUTS]
     nodes = [
         helper.make_node("Gather", ["words", "input_ids"], ["states"]),  # (B, S, C)
         helper.make_node("Cast", ["attention_mask"], ["live"], to=TensorProto.FLOAT),
@@ -85,7 +85,7 @@ def write_graph(
         nodes,
         "toy",
         inputs,
-        told,
+        results,
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
