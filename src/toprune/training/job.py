@@ -27,8 +27,8 @@ from toprune.training.settings import Stage, Training
 
 class Method(Protocol):
     """How a plan is found. A method is a frozen dataclass in `methods/` that subclasses this one.
-    Its fields (`settings.setting`) are the method's settings, and the first line of its docstring
-    is what `toprune methods` prints."""
+    Its fields (`settings.setting`) are the method's settings, and the first sentence of its
+    docstring is what `toprune methods` prints."""
 
     NAME: ClassVar[str]
     SCORES: ClassVar[tuple[Score, ...]]  # scores that it can rank tokens by; the first is default
