@@ -37,11 +37,11 @@ def read(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("packed", ["", ".gz"])
 def test_json_lines(run: Runner, tmp_path: Path, packed: str):
     source, out = write_rows(tmp_path / f"in.jsonl{packed}", ROWS), tmp_path / "out.jsonl"
-    told: list[int] = []
-    assert score_file(run, source, out, progress=lambda count=1: told.append(count)) == 3
+    progressed: list[int] = []
+    assert score_file(run, source, out, progress=lambda count=1: progressed.append(count)) == 3
     answers = run.predict([row["text"] for row in ROWS])
     assert read(out) == [row | answer for row, answer in zip(ROWS, answers, strict=True)]
-    assert sum(told) == 3
+    assert sum(progressed) == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, "out.jsonl"])
 
 
@@ -200,7 +200,7 @@ def test_rows_without_a_text(run: Runner, tmp_path: Path, bad: Any):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ('{"text": "w1"}\n{"text": \n', r"not a good .jsonl file \(line 2"),
         ('{"text": "w1"}\n["w2"]\n', "row 2 is a list"),
@@ -209,9 +209,9 @@ def test_rows_without_a_text(run: Runner, tmp_path: Path, bad: Any):
         ("\xff", "not a good .jsonl file"),
     ],
 )
-def test_bad_rows(run: Runner, tmp_path: Path, content: str, says: str):
+def test_bad_rows(run: Runner, tmp_path: Path, content: str, message: str):
     (tmp_path / "in.jsonl").write_bytes(content.encode("latin-1"))
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         score_file(run, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
@@ -250,7 +250,7 @@ def test_bad_places(run: Runner, tmp_path: Path):
     source = write_rows(tmp_path / "in.jsonl", ROWS)
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "link.jsonl").symlink_to(source)
-    for out, says in {
+    for out, message in {
         "out.csv": "ends with .jsonl",
         "out.jsonl.gz": "ends with .jsonl",
         "in.jsonl": "is the source file",
@@ -258,7 +258,7 @@ def test_bad_places(run: Runner, tmp_path: Path):
         "folder.jsonl": "is a directory",
         "nowhere/out.jsonl": "directory does not exist",
     }.items():
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=message):
             score_file(run, source, tmp_path / out)
     with pytest.raises(UserError, match="no file"):
         score_file(run, tmp_path / "nothing.jsonl", tmp_path / "out.jsonl")

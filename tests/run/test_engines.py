@@ -74,7 +74,7 @@ def test_broken_files(kind: Any, path: Path, content: bytes | None, capfd: Any):
     with pytest.raises(UserError, match=r"model.onnx.*export .*again") as caught:
         kind(path)
     assert "\n" not in str(caught.value)
-    if kind is OnnxRuntime:  # OpenVINO tries all formats that it knows, and says so
+    if kind is OnnxRuntime:  # OpenVINO tries all formats that it knows and lists them
         assert capfd.readouterr().err == ""
 
 

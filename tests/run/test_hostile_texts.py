@@ -65,12 +65,12 @@ def test_torch_answers_all_of_them(score: Any):
     probe = tuple(i / 32 for i in range(32)) if score == "probe" else None
     model = toprune.attach(make_model(), Plan("bert", 4, 32, score, STEPS, probe))
 
-    def said(some: list[str]) -> np.ndarray:
-        features = encode(tokenizer, task, Examples(some), 24)
+    def outputs(texts_read: list[str]) -> np.ndarray:
+        features = encode(tokenizer, task, Examples(texts_read), 24)
         return np.stack(collect_outputs(model, task, features, Collate(tokenizer)))
 
-    alone = np.concatenate([said([text]) for text in texts[:: len(texts) // 20]])
-    np.testing.assert_allclose(said(texts)[:: len(texts) // 20], alone, atol=1e-5)
+    alone = np.concatenate([outputs([text]) for text in texts[:: len(texts) // 20]])
+    np.testing.assert_allclose(outputs(texts)[:: len(texts) // 20], alone, atol=1e-5)
 
 
 def test_bulk_work(tmp_path: Path):
@@ -103,8 +103,8 @@ def test_explain_shows_or_refuses(victim: Path, tmp_path: Path):
         if done.exit_code == 2:
             assert len(done.stderr.splitlines()) == 1
             assert not page.exists()
-        told = call("explain", victim, "--", text)
-        assert told.exit_code == done.exit_code, (kind, told.output, told.exception)
+        explained = call("explain", victim, "--", text)
+        assert explained.exit_code == done.exit_code, (kind, explained.output, explained.exception)
 
 
 # -- what is no number -----------------------------------------------------------------------------
@@ -197,13 +197,13 @@ def test_a_text_stays_a_text(text: str, victim: Path):
         report["changed"] = everywhere(report["changed"], word)
         report["provenance"] = everywhere(report["provenance"], word)
         report["budget"]["asked"] = word
-    found, asked = (explain(victim, [f"w1 {word} w2"]) for word in ("word", text))
+    found, hostile_explained = (explain(victim, [f"w1 {word} w2"]) for word in ("word", text))
     compared = [everywhere(make_compared(), word) for word in ("word", text)]
     for one in compared:
         one["metric"] = "accuracy"
     pages = {
         "report": (report_page(calm), report_page(hostile)),
-        "explain": (explain_page(found), explain_page(asked)),
+        "explain": (explain_page(found), explain_page(hostile_explained)),
         "compare": (compare_page(compared[0]), compare_page(compared[1])),
         "ui": tuple(
             ui_page(Form([word], 0, ("First text", "Second text"), (word, word)), error=word)

@@ -24,8 +24,8 @@ def bundle(tmp_path: Path) -> Path:
     return make_bundle(tmp_path / "bundle")
 
 
-def refused(bundle: Path, says: str, graph: str = GRAPHS["fp32"]) -> None:
-    with pytest.raises(UserError, match=says) as caught:
+def refused(bundle: Path, message: str, graph: str = GRAPHS["fp32"]) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         Manifest.load(bundle).verify(bundle, graph)
     assert "\n" not in str(caught.value)
 
@@ -212,7 +212,7 @@ def test_what_is_no_file(bundle: Path, kind: str):
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"schema": 2}, "schema 2 is not known.*upgrade"),
         ({"schema": True}, "schema True"),
@@ -248,9 +248,9 @@ def test_what_is_no_file(bundle: Path, kind: str):
         ({"files": {"plan.json": "0" * 63}}, "sha256 of plan.json"),
     ],
 )
-def test_bad_manifests(bundle: Path, fields: dict[str, Any], says: str):
+def test_bad_manifests(bundle: Path, fields: dict[str, Any], message: str):
     change(bundle, **fields)
-    refused(bundle, says)
+    refused(bundle, message)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 100_000, b"\xff\xfe"])

@@ -94,11 +94,11 @@ def test_a_worker_is_killed_and_the_file_is_the_same(
     marker = tmp_path / "died"
     rows[ROWS // 2]["text"] = f"die {marker}"
     source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    told: list[int] = []
+    progressed: list[int] = []
     count = ray_bulk.score_file(
-        bundle, source, out, TWO, progress=lambda count=1: told.append(count)
+        bundle, source, out, TWO, progress=lambda count=1: progressed.append(count)
     )
-    assert count == sum(told) == ROWS
+    assert count == sum(progressed) == ROWS
     assert marker.exists()
     assert len(names(pids)) >= 3  # two, and who took the place of the dead one
     assert out.read_bytes() == alone(bundle, source)
@@ -117,7 +117,7 @@ def test_unordered_and_killed(bundle: Path, tmp_path: Path):
 
 
 def test_rows_that_kill_everyone(bundle: Path, tmp_path: Path):
-    """Not for ever: who asked is told."""
+    """Not for ever: the caller gets an error."""
     rows = rows_of(10)
     rows[5]["text"] = "die always"
     source = write_rows(tmp_path / "in.jsonl", rows)
@@ -139,10 +139,10 @@ def test_parquet_with_labels_and_bad_rows(bundle: Path, tmp_path: Path):
         warnings.simplefilter("always", UserWarning)
         count = ray_bulk.score_file(bundle, source, out, TWO, skip_bad_rows=True)
     assert count == 4997
-    said = [str(w.message) for w in caught if "left out" in str(w.message)]
+    messages = [str(w.message) for w in caught if "left out" in str(w.message)]
     with pytest.warns(UserWarning, match="no text in row") as wanted:
         assert out.read_bytes() == alone(bundle, source, skip_bad_rows=True)
-    assert said == [str(w.message) for w in wanted]
+    assert messages == [str(w.message) for w in wanted]
     assert json.loads(out.read_text().splitlines()[0]).keys() == {
         *("id", "text", "label", "day", "predicted_label", "predicted_score")
     }
@@ -155,12 +155,12 @@ def test_the_first_thing_that_is_wrong_is_told(bundle: Path, tmp_path: Path):
     rows[2500]["label"] = "mine"  # later than what is looked at for such fields
     rows[5000]["text"] = ""
     source = write_rows(tmp_path / "in.jsonl", rows)
-    said: list[str] = []
+    messages: list[str] = []
     for score in (alone, by_two):
         with pytest.raises(UserError) as problem:
             score(bundle, source)
-        said.append(str(problem.value))
-    assert said == ["row 2501 already has a field label; rename it"] * 2
+        messages.append(str(problem.value))
+    assert messages == ["row 2501 already has a field label; rename it"] * 2
     assert names(tmp_path) == ["in.jsonl"]
 
 
@@ -188,9 +188,9 @@ def test_a_worker_without_the_bundle(bundle: Path, tmp_path: Path):
     """On a machine that does not see it. The end of the file goes by."""
     worker = ray_bulk._Worker(tmp_path / "gone", (), {"threads": 1})  # pyright: ignore[reportPrivateUsage]
     window = bulk.Window(0, [(1, {"text": "w1"})], ["w1"], [])
-    number, told = ray_bulk._unpack(worker(ray_bulk._pack(7, window)))  # pyright: ignore[reportPrivateUsage]
-    assert (number, type(told)) == (7, UserError)
-    assert "put the bundle where every machine of the cluster sees it" in str(told)
+    number, result = ray_bulk._unpack(worker(ray_bulk._pack(7, window)))  # pyright: ignore[reportPrivateUsage]
+    assert (number, type(result)) == (7, UserError)
+    assert "put the bundle where every machine of the cluster sees it" in str(result)
     assert ray_bulk._unpack(worker(ray_bulk._pack(8, None))) == (8, None)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -207,10 +207,10 @@ def test_before_ray_is_asked(
         ({"out": tmp_path / "out.csv"}, "ends with .jsonl"),
         ({"source": tmp_path / "gone.jsonl"}, "no file"),
     ]
-    for changed, says in cases:
-        asked: dict[str, Any] = {"bundle": bundle, "source": source, "out": out, "where": TWO}
-        with pytest.raises(UserError, match=says):
-            ray_bulk.score_file(**asked | changed)
+    for changed, message in cases:
+        arguments: dict[str, Any] = {"bundle": bundle, "source": source, "out": out, "where": TWO}
+        with pytest.raises(UserError, match=message):
+            ray_bulk.score_file(**arguments | changed)
 
 
 def test_without_ray(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -223,7 +223,7 @@ def test_without_ray(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("nodes", "asked", "wanted"),
+    ("nodes", "requested", "wanted"),
     [
         ([8], (None, None), (8, 1)),
         ([8], (3, None), (3, 2)),  # three of 2 are 6; of 3 there is room for two
@@ -234,14 +234,14 @@ def test_without_ray(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ([0, 2], (2, 1), (2, 1)),  # a head that does no work
     ],
 )
-def test_cores_are_shared(nodes: list[int], asked: Any, wanted: tuple[int, int]):
-    assert share(nodes, *asked) == wanted
+def test_cores_are_shared(nodes: list[int], requested: Any, wanted: tuple[int, int]):
+    assert share(nodes, *requested) == wanted
 
 
-@pytest.mark.parametrize("asked", [(3, None), (2, 2), (None, 3)])
-def test_more_than_there_is(asked: Any):
+@pytest.mark.parametrize("requested", [(3, None), (2, 2), (None, 3)])
+def test_more_than_there_is(requested: Any):
     with pytest.raises(UserError, match=r"do not fit 2 cores .*fewer --workers or --threads"):
-        share([2], *asked)
+        share([2], *requested)
 
 
 def test_each_window_once():
@@ -257,7 +257,7 @@ def test_each_window_once():
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    ("address", "message"),
     [
         ("ray://head:10001", "run toprune on a node of the cluster with --address auto"),
         ("head", "give host:port"),
@@ -265,9 +265,9 @@ def test_each_window_once():
         ("127.0.0.1:99999999", "no Ray cluster at"),
     ],
 )
-def test_bad_addresses(address: str, says: str, monkeypatch: pytest.MonkeyPatch, ray: Any):
+def test_bad_addresses(address: str, message: str, monkeypatch: pytest.MonkeyPatch, ray: Any):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(UserError, match=says), cluster(address):
+    with pytest.raises(UserError, match=message), cluster(address):
         pass
 
 
@@ -275,7 +275,7 @@ def test_bad_addresses(address: str, says: str, monkeypatch: pytest.MonkeyPatch,
 
 
 def toprune(folder: Path, *words: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    """In a process of its own, whose children, as itself, have no torch."""
+    """In another process; neither it nor its children have torch."""
     (folder / "blocked").mkdir(exist_ok=True)
     (folder / "blocked" / "torch.py").write_text("raise ImportError('no torch here')\n")
     start = (
@@ -292,7 +292,7 @@ def toprune(folder: Path, *words: str, code: str = "") -> subprocess.CompletedPr
 
 
 def test_the_command(bundle: Path, tmp_path: Path):
-    """From start to end, without torch: Ray is started, and is not heard."""
+    """From start to end, without torch: Ray starts and prints nothing."""
     source = write_rows(tmp_path / "in.jsonl", rows_of(5000))
     words = ["eval", str(bundle), "--data", "in.jsonl", "--out", "out.jsonl", "--runtime", "onnx"]
     done = toprune(tmp_path, *words, "--engine", "ray", "--workers", "1", "--threads", "1")
@@ -309,7 +309,7 @@ def test_the_command_without_the_engine(bundle: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--workers", "2", "--out", "out.jsonl", "--runtime", "onnx"], "are of --engine ray"),
         (["--unordered", "--out", "out.jsonl", "--runtime", "onnx"], "are of --engine ray"),
@@ -317,12 +317,12 @@ def test_the_command_without_the_engine(bundle: Path, tmp_path: Path):
         (["--engine", "ray", "--out", "out.jsonl"], "--out needs an exported file"),
     ],
 )
-def test_options_that_do_not_fit(bundle: Path, words: list[str], says: str):
+def test_options_that_do_not_fit(bundle: Path, words: list[str], message: str):
     from typer.testing import CliRunner
 
     from toprune.cli import app
 
     done = CliRunner().invoke(app, ["eval", str(bundle), "--data", "in.jsonl", *words])
     assert done.exit_code == 2
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -24,7 +24,7 @@ from support.toy_bundle import (
     expected,
     make_bundle,
     mixed_texts,
-    said,
+    token_outputs,
     write_graph,
     write_manifest,
 )
@@ -169,24 +169,30 @@ def test_a_text_of_many_windows_is_their_mean(
 ):
     monkeypatch.setattr(module, "AHEAD", 4)
     run = Runner(make_bundle(tmp_path, task=Classify(stride=4)), batch_tokens=batch_tokens)
-    parts = [[said(row).sum(0) for row in windows([text], stride=4)] for text in LONG["classify"]]
+    parts = [
+        [token_outputs(row).sum(0) for row in windows([text], stride=4)]
+        for text in LONG["classify"]
+    ]
     assert [len(part) for part in parts] == [1, 3, 1, 1, 2, 3]
     wanted = np.array([np.mean(part, 0, dtype=np.float32) for part in parts])
     found = run(LONG["classify"])
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(list(run.stream(LONG["classify"])), found)
-    told = [answer["label"] for answer in run.predict(LONG["classify"])]
-    assert told == [LABELS[i] for i in found.argmax(-1)]
+    labels = [answer["label"] for answer in run.predict(LONG["classify"])]
+    assert labels == [LABELS[i] for i in found.argmax(-1)]
 
 
 def by_token(task: Any) -> list[list[np.ndarray]]:
-    """What the graph says to each window of each long text."""
+    """The graph's output for each window of each long text."""
     if task.NAME == "tokens":
         how: dict[str, Any] = {"is_split_into_words": True, "stride": task.stride}
-        return [[said(row) for row in windows([words], **how)] for words in LONG["tokens"]]
+        return [[token_outputs(row) for row in windows([words], **how)] for words in LONG["tokens"]]
     how = {"truncation": "only_second", "stride": task.stride}
-    return [[said(row, outputs=2) for row in windows([q], [c], **how)] for q, c in LONG["answer"]]
+    return [
+        [token_outputs(row, outputs=2) for row in windows([q], [c], **how)]
+        for q, c in LONG["answer"]
+    ]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 60, 2048])
@@ -194,32 +200,34 @@ def by_token(task: Any) -> list[list[np.ndarray]]:
 def test_answers_by_token(
     tmp_path: Path, task: Any, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """One array for each row that is read, without what the graph says to padding."""
+    """One array for each row that is read, without the outputs for padding."""
     monkeypatch.setattr(module, "AHEAD", 4)
     run = Runner(make_bundle(tmp_path, task=task), batch_tokens=batch_tokens)
-    given = LONG[task.NAME]
+    inputs = LONG[task.NAME]
     wanted = by_token(task)
-    rows = list(run.read(given))
+    rows = list(run.read(inputs))
     assert [row.text for row, _ in rows] == [i for i, part in enumerate(wanted) for _ in part]
     flat = [one for part in wanted for one in part]
-    for (row, one), other, called in zip(rows, flat, run(given), strict=True):
+    for (row, one), other, called in zip(rows, flat, run(inputs), strict=True):
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(called, other)
         assert len(row) == len(one)
     labels = LABELS if task.NAME == "tokens" else None
-    told = task.predictions(flat, [row for row, _ in rows], given, labels)
-    assert run.predict(given) == list(run.predictions(iter(given))) == told
-    assert len(told) == len(given)
+    predictions = task.predictions(flat, [row for row, _ in rows], inputs, labels)
+    assert run.predict(inputs) == list(run.predictions(iter(inputs))) == predictions
+    assert len(predictions) == len(inputs)
     assert run([]) == run.predict([]) == []
     with pytest.raises(UserError, match=f"{task.NAME} answers by token; use predictions"):
-        run.stream(given)
+        run.stream(inputs)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_vectors(tmp_path: Path, pooling: Any, normalize: bool):
     run = Runner(make_bundle(tmp_path, task=Embed(pooling=pooling, normalize=normalize)))
-    states = [said(make_tokenizer()(t, truncation=True, max_length=24)) for t in LONG["embed"]]
+    states = [
+        token_outputs(make_tokenizer()(t, truncation=True, max_length=24)) for t in LONG["embed"]
+    ]
     wanted = np.array([s.mean(0) if pooling == "mean" else s[0] for s in states])
     if normalize:
         wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
@@ -252,14 +260,14 @@ def test_any_number_of_classes(tmp_path: Path):
 
 def test_streams_lazily_in_constant_memory(run: Runner, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "AHEAD", 32)
-    some = mixed_texts(50)
-    wanted = expected(some)
+    sample = mixed_texts(50)
+    wanted = expected(sample)
     taken = 0
 
     def texts() -> Iterator[Any]:
         nonlocal taken
         while True:  # nobody may try to see the end
-            yield some[taken % 50]
+            yield sample[taken % 50]
             taken += 1
 
     stream = run.stream(texts())
@@ -336,14 +344,14 @@ def test_eight_streams_on_one_runner(run: Runner, monkeypatch: pytest.MonkeyPatc
 # Refusals
 
 
-def refused(bundle: Path, says: str, **settings: Any) -> None:
-    with pytest.raises(UserError, match=says) as caught:
+def refused(bundle: Path, message: str, **settings: Any) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         Runner(bundle, **settings)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"precision": "int4"}, "precision 'int4'"),
         ({"runtime": "abacus"}, "runtime 'abacus'"),
@@ -356,8 +364,8 @@ def refused(bundle: Path, says: str, **settings: Any) -> None:
         ({"max_length": 2}, "leaves no room"),
     ],
 )
-def test_bad_settings(bundle: Path, settings: dict[str, Any], says: str):
-    refused(bundle, says, **settings)
+def test_bad_settings(bundle: Path, settings: dict[str, Any], message: str):
+    refused(bundle, message, **settings)
 
 
 def test_no_bundle(tmp_path: Path):
@@ -367,7 +375,7 @@ def test_no_bundle(tmp_path: Path):
 
 @pytest.mark.parametrize("texts", ["a text", b"bytes"])
 def test_one_text_is_not_a_list_of_letters(run: Runner, texts: Any):
-    for call in (run, run.predict, run.stream):  # a stream says it at once, too
+    for call in (run, run.predict, run.stream):  # a stream raises at once, too
         with pytest.raises(UserError, match="give a list of texts"):
             call(texts)
 

@@ -182,11 +182,11 @@ def expected(
     for text in texts:
         sides: Sequence[Any] = [text] if isinstance(text, str) else text
         row = tokenizer(*sides, truncation=True, max_length=max_length)
-        answers.append(said(row, outputs=outputs, seed=seed).sum(0))
+        answers.append(token_outputs(row, outputs=outputs, seed=seed).sum(0))
     return np.array(answers, np.float32).reshape(-1, outputs)
 
 
-def said(row: Any, *, outputs: int = 3, seed: int = 0) -> np.ndarray:
+def token_outputs(row: Any, *, outputs: int = 3, seed: int = 0) -> np.ndarray:
     """(n, C): what the graph says to each token of a row of transformers."""
     words, kinds = tables(outputs, seed)
     states = words[row["input_ids"]]

@@ -1,4 +1,4 @@
-"""Question answering against a search of all spans and SQuAD's rules, both written anew here."""
+"""Question answering against a search of all spans and SQuAD's rules, written here again."""
 
 import json
 import re
@@ -70,24 +70,24 @@ def squad_normalise(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text, flags=re.UNICODE).split())
 
 
-def squad_exact(gold: str, said: str) -> int:
-    return int(squad_normalise(gold) == squad_normalise(said))
+def squad_exact(gold: str, answer: str) -> int:
+    return int(squad_normalise(gold) == squad_normalise(answer))
 
 
-def squad_f1(gold: str, said: str) -> float:
-    golds, saids = squad_normalise(gold).split(), squad_normalise(said).split()
-    same = sum((Counter(golds) & Counter(saids)).values())
-    if not golds or not saids:
-        return int(golds == saids)
+def squad_f1(gold: str, answer: str) -> float:
+    golds, answer_words = squad_normalise(gold).split(), squad_normalise(answer).split()
+    same = sum((Counter(golds) & Counter(answer_words)).values())
+    if not golds or not answer_words:
+        return int(golds == answer_words)
     if same == 0:
         return 0
-    precision, recall = same / len(saids), same / len(golds)
+    precision, recall = same / len(answer_words), same / len(golds)
     return 2 * precision * recall / (precision + recall)
 
 
-def squad_scores(golds: list[str], said: str) -> tuple[float, float]:
+def squad_scores(golds: list[str], answer: str) -> tuple[float, float]:
     golds = [gold for gold in golds if squad_normalise(gold)] or [""]
-    return max(squad_f1(g, said) for g in golds), max(squad_exact(g, said) for g in golds)
+    return max(squad_f1(g, answer) for g in golds), max(squad_exact(g, answer) for g in golds)
 
 
 def squad_best(scores: list[float], gaps: list[float], answerable: list[bool]) -> tuple:
@@ -108,18 +108,18 @@ phrases = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), st.lists(phrases, max_size=4))
-def test_scores_are_the_official_ones(said: list[str], golds: list[str]):
-    context = "  ".join(["un", *said, "deux"])
-    row, logits = say(context, "  ".join(said))
+def test_scores_are_the_official_ones(answer: list[str], golds: list[str]):
+    context = "  ".join(["un", *answer, "deux"])
+    row, logits = say(context, "  ".join(answer))
     labels = [[(gold, 0) for gold in golds]]
     stats = Answer().statistics([logits], [row], make_examples([context], labels))
-    f1, exact = squad_scores(golds, "  ".join(said))
+    f1, exact = squad_scores(golds, "  ".join(answer))
     assert stats.shape == (1, 4)
     assert Answer().metrics(stats) == {"f1": pytest.approx(f1), "exact": exact}
 
 
 @pytest.mark.parametrize(
-    ("said", "golds", "f1", "exact"),
+    ("answer", "golds", "f1", "exact"),
     [
         ("the cat sat", ["cat sat"], 1, 1),  # articles do not count
         ("U.S.", ["us"], 1, 1),  # nor does punctuation
@@ -132,19 +132,19 @@ def test_scores_are_the_official_ones(said: list[str], golds: list[str]):
         ("cat sat", ["sat", "cat sat on"], 0.8, 0),  # the best of several golds
     ],
 )
-def test_scores_by_hand(said: str, golds: list[str], f1: float, exact: float):
-    row, logits = say(said, said)
-    examples = make_examples([said], [[(gold, 0) for gold in golds]])
+def test_scores_by_hand(answer: str, golds: list[str], f1: float, exact: float):
+    row, logits = say(answer, answer)
+    examples = make_examples([answer], [[(gold, 0) for gold in golds]])
     found = Answer().metrics(Answer().statistics([logits], [row], examples))
     assert found == {"f1": pytest.approx(f1), "exact": exact}
 
 
 def test_silence_is_right_where_there_is_no_answer():
     contexts = ["one two"] * 5
-    said = ["one", None, "two", "one", "two"]
+    answers = ["one", None, "two", "one", "two"]
     labels = [[("one", 0)], [], [], [("one", 0)], [("two", 4)]]
     rows, outputs = [], []
-    for i, (context, words) in enumerate(zip(contexts, said, strict=True)):
+    for i, (context, words) in enumerate(zip(contexts, answers, strict=True)):
         row, logits = say(context, words)
         rows.append(Row(row.ids, None, i, row.places))
         outputs.append(logits)
@@ -195,7 +195,7 @@ def test_metrics_of_nothing_are_zero():
 
 
 def search(task: Answer, logits: np.ndarray, row: Row) -> list[tuple[float, int, int]]:
-    """Every span that may be told: score, first and last token; best first."""
+    """Every span that is allowed: score, first and last token; best first."""
     assert row.places is not None
     inside = [i for i in range(len(row)) if row.places[i, 0] >= 0]
     spans = [
@@ -244,11 +244,11 @@ def test_answers_equal_a_search_of_all_spans(
             if best is None or score > best[0]:
                 best = (score, *span)
     if best is None or (no_answer and null - best[0] > threshold):
-        expected, told = ("", -1, -1), null
+        expected, chosen = ("", -1, -1), null
     else:
-        expected, told = (context[best[1] : best[2]], best[1], best[2]), best[0]
+        expected, chosen = (context[best[1] : best[2]], best[1], best[2]), best[0]
     assert (found["answer"], found["start"], found["end"]) == expected
-    weights = np.exp(np.array([null, *shares.values()]) - told)
+    weights = np.exp(np.array([null, *shares.values()]) - chosen)
     assert found["score"] == pytest.approx(1 / weights.sum())
     assert json.loads(json.dumps(found)) == found
     assert task.agreement(outputs, outputs, rows, make_examples([context])) == 1
@@ -317,7 +317,7 @@ def test_windows_are_put_together():
 
 @pytest.mark.parametrize("best", [1, 2, 20])
 def test_ties_between_windows_do_not_depend_on_the_candidates(best: int):
-    """The later window's first span wins, though the earlier one has heard of its second."""
+    """The later window's first span wins, although the earlier one found its second."""
     context = "w0 w1 w2"
     places = word_places(context)
     rows = [make_row(places), make_row(places[1:])]

@@ -47,7 +47,7 @@ def test_metrics_equal_scikit_learn(count: int, classes: int, data: st.DataObjec
     assert stats.shape == (count, 3 * classes + 1)
     found = Multilabel().metrics(stats)
     assert list(found) == list(Multilabel.METRICS)
-    # Of one column scikit-learn would make two classes, so it is told to look at the ones.
+    # scikit-learn would make two classes of one column, so it gets the labels to look at.
     one: dict[str, Any] = {"labels": None if classes > 1 else [1], "zero_division": 0}
     for average in ("micro", "macro"):
         expected = f1_score(wanted.astype(int), chosen.astype(int), average=average, **one)

@@ -198,6 +198,6 @@ def test_scores_are_those_of_a_cross_encoder(tmp_path: Path):
         logits = [
             model(**tokenizer(*pair, return_tensors="pt")).logits[0].numpy() for pair in texts
         ]
-    told = encoders.CrossEncoder(str(tmp_path), device="cpu").predict(texts)
+    theirs = encoders.CrossEncoder(str(tmp_path), device="cpu").predict(texts)
     found = [answer["score"] for answer in TASK.predictions(logits, rows(3), texts, None)]
-    assert found == pytest.approx(told.tolist(), abs=1e-5)
+    assert found == pytest.approx(theirs.tolist(), abs=1e-5)

@@ -32,8 +32,8 @@ def slowly(tags: tuple[str, ...]) -> list[tuple[str, int, int]]:
     def joined(i: int) -> bool:  # word i with the one before it
         if not 0 < i < len(tags) or "O" in (tags[i], tags[i - 1]):
             return False
-        (last, kind), (place, own) = tags[i - 1].split("-"), tags[i].split("-")
-        return kind == own and last not in ("E", "S") and place not in ("B", "S")
+        (last, kind), (place, other) = tags[i - 1].split("-"), tags[i].split("-")
+        return kind == other and last not in ("E", "S") and place not in ("B", "S")
 
     return [
         (tags[first].split("-")[1], first, last)
@@ -166,15 +166,15 @@ def test_flat_tags_are_scored_by_word(pairs: list[tuple[int, int]]):
 @given(st.lists(st.lists(st.tuples(*[st.sampled_from(IOB)] * 2), min_size=1), min_size=1))
 def test_scores_equal_the_slow_search(pairs: list[list[tuple[str, str]]]):
     guesses, truths = ([[pair[side] for pair in words] for words in pairs] for side in (0, 1))
-    told, wanted = (
+    predicted, wanted = (
         {(text, *entity) for text, tags in enumerate(side) for entity in slowly(tuple(tags))}
         for side in (guesses, truths)
     )
-    right = len(told & wanted)
+    right = len(predicted & wanted)
     found = score(guesses, truths, IOB)
-    assert found["precision"] == (right / len(told) if told else 0)
+    assert found["precision"] == (right / len(predicted) if predicted else 0)
     assert found["recall"] == (right / len(wanted) if wanted else 0)
-    assert found["f1"] == (2 * right / (len(told) + len(wanted)) if told or wanted else 0)
+    assert found["f1"] == (2 * right / (len(predicted) + len(wanted)) if predicted or wanted else 0)
 
 
 def test_statistics_count_by_sentence():

@@ -75,18 +75,18 @@ def test_tasks_have_the_same_members(name: str):
     assert task.OUTPUTS
     assert isinstance(task.reads_all, bool)
     assert {"statistics", "metrics", "margin", "predictions"} <= MEMBERS.keys()
-    for member, asked in MEMBERS.items():  # the same arguments, by the same names
+    for member, declared in MEMBERS.items():  # the same arguments, by the same names
         found = inspect.signature(getattr(TASKS[name], member))
-        assert list(found.parameters) == list(inspect.signature(asked).parameters), member
+        assert list(found.parameters) == list(inspect.signature(declared).parameters), member
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_settings_go_to_json_and_back(name: str):
     task = make_task(name)
-    told = json.loads(json.dumps(settings_of(task)))
-    assert make_task(name, told) == task
+    stored = json.loads(json.dumps(settings_of(task)))
+    assert make_task(name, stored) == task
     assert make_task(name, {}) == task
-    assert hash(make_task(name, told)) == hash(task)  # frozen: nobody changes it under way
+    assert hash(make_task(name, stored)) == hash(task)  # frozen: it never changes
 
 
 def test_settings_are_those_of_the_task():
@@ -98,7 +98,7 @@ def test_settings_are_those_of_the_task():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "says"),
+    ("name", "settings", "message"),
     [
         ("guess", {}, "task 'guess' is not known; use one of: classify, regress"),
         ("classify", {"colour": 3}, r"no such setting \(colour\); it has: stride"),
@@ -108,8 +108,8 @@ def test_settings_are_those_of_the_task():
         ("classify", {"stride": "7"}, "overlap by 7 tokens; use 0 or more"),
     ],
 )
-def test_bad_settings(name: str, settings: dict[str, Any], says: str):
-    with pytest.raises(UserError, match=says):
+def test_bad_settings(name: str, settings: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
         make_task(name, settings)
 
 
@@ -152,12 +152,12 @@ def test_windows_of_a_text_count_alike():
 
 
 def test_windows_count_as_one_text():
-    """Two windows say yes faintly, one says no loudly."""
+    """Two windows are weakly for yes, one is strongly for no."""
     outputs = [np.array(x, np.float32) for x in ([0, 1], [0, 1], [5, 0], [0, 2])]
     rows, labels = rows_of(0, 0, 0, 1), examples([0, 1])
     assert classify.metrics(classify.statistics(outputs, rows, labels))["accuracy"] == 1
-    told = classify.predictions(outputs, rows, ["long", "short"], ("no", "yes"))
-    assert [answer["label"] for answer in told] == ["no", "yes"]
+    predictions = classify.predictions(outputs, rows, ["long", "short"], ("no", "yes"))
+    assert [answer["label"] for answer in predictions] == ["no", "yes"]
     other = [np.zeros(2), np.zeros(2), np.array([0, 1]), np.array([0, 1])]
     assert classify.agreement(outputs, other, rows, labels) == 0.5
     (value,) = regress.predictions(

@@ -98,11 +98,11 @@ def theirs(tokenizer: Any, text: Any, max_length: int) -> dict[str, Any]:
     return {name: rows[0] for name, rows in batch.items()}
 
 
-def check(texts: Texts, tokenizer: Any, given: list[Any], max_length: int) -> None:
+def check(texts: Texts, tokenizer: Any, inputs: list[Any], max_length: int) -> None:
     """Against transformers, text by text and padded."""
-    wanted = [theirs(tokenizer, text, max_length) for text in given]
-    found = texts.encode(given)
-    assert [row.text for row in found] == list(range(len(given)))
+    wanted = [theirs(tokenizer, text, max_length) for text in inputs]
+    found = texts.encode(inputs)
+    assert [row.text for row in found] == list(range(len(inputs)))
     assert all(row.places is None for row in found)
     assert [row.ids.tolist() for row in found] == [row["input_ids"] for row in wanted]
     types = [row.segments.tolist() for row in found if row.segments is not None]
@@ -116,11 +116,11 @@ def check(texts: Texts, tokenizer: Any, given: list[Any], max_length: int) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(
-    given=st.lists(words | st.tuples(words, words), min_size=1, max_size=5),
+    inputs=st.lists(words | st.tuples(words, words), min_size=1, max_size=5),
     max_length=st.integers(5, 40),
 )
-def test_equals_transformers(files: dict[str, Path], given: list[Any], max_length: int):
-    check(load(files["words"], max_length), TOKENIZERS["words"], given, max_length)
+def test_equals_transformers(files: dict[str, Path], inputs: list[Any], max_length: int):
+    check(load(files["words"], max_length), TOKENIZERS["words"], inputs, max_length)
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,18 +134,18 @@ def test_equals_transformers_for_any_text(
 
 
 def test_equals_transformers_over_chunks(files: dict[str, Path]):
-    given = [f"w{i % 60} " * (1 + i % 7) for i in range(2 * CHUNK + 3)]
-    check(load(files["words"]), TOKENIZERS["words"], given, 24)
+    inputs = [f"w{i % 60} " * (1 + i % 7) for i in range(2 * CHUNK + 3)]
+    check(load(files["words"]), TOKENIZERS["words"], inputs, 24)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_settings_in_the_file_do_not_matter_but_the_side(tmp_path: Path, side: str):
     """A tokenizer is saved with the truncation and padding of its last call."""
-    own = make_tokenizer()
-    own.truncation_side = side
-    own(["w1 w2 w3 w4"], truncation=True, max_length=3, padding="max_length")
-    own.backend_tokenizer.enable_padding(length=30)
-    own.save_pretrained(tmp_path)
+    tokenizer = make_tokenizer()
+    tokenizer.truncation_side = side
+    tokenizer(["w1 w2 w3 w4"], truncation=True, max_length=3, padding="max_length")
+    tokenizer.backend_tokenizer.enable_padding(length=30)
+    tokenizer.save_pretrained(tmp_path)
     saved = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert saved.truncation_side == side
     long = " ".join(f"w{i}" for i in range(40))
@@ -169,7 +169,7 @@ def test_kinds_of_texts(files: dict[str, Path]):
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         (7, "a int"),
         (None, "a NoneType"),
@@ -180,10 +180,10 @@ def test_kinds_of_texts(files: dict[str, Path]):
         ({"text": "w1"}, "a dict"),
     ],
 )
-def test_what_is_no_text(files: dict[str, Path], bad: Any, says: str):
-    given = ["w1"] * (CHUNK + 2) + [bad]
-    with pytest.raises(UserError, match=rf"texts\[{CHUNK + 12}\] is {says}, not a text"):
-        load(files["words"]).encode(given, first=10)
+def test_what_is_no_text(files: dict[str, Path], bad: Any, message: str):
+    inputs = ["w1"] * (CHUNK + 2) + [bad]
+    with pytest.raises(UserError, match=rf"texts\[{CHUNK + 12}\] is {message}, not a text"):
+        load(files["words"]).encode(inputs, first=10)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -262,12 +262,12 @@ def test_windows_hold_all_of_a_long_text(
     side = data.draw(st.sampled_from(["right", "left"]))
     kind = data.draw(st.sampled_from([Classify, Multilabel]))
     texts = load(files["words"], max_length, task=kind(stride=stride), side=side)
-    given = ["w7", long_text(count), "w8"]
-    first, *windows, last = texts.encode(given)
+    inputs = ["w7", long_text(count), "w8"]
+    first, *windows, last = texts.encode(inputs)
     assert [first.text, last.text] == [0, 2]
     assert {row.text for row in windows} == {1}
     assert all(len(row) <= max_length for row in windows)
-    whole = TOKENIZERS["words"](given[1], add_special_tokens=False)["input_ids"]
+    whole = TOKENIZERS["words"](inputs[1], add_special_tokens=False)["input_ids"]
     found = contents(windows)
     if side == "left":  # the short one comes first, and neighbours are mirrored
         found = [window[::-1] for window in found[::-1]]
@@ -312,9 +312,9 @@ def test_windows_of_two_long_texts_are_of_the_second(files: dict[str, Path]):
 @pytest.mark.parametrize("task", [Classify(stride=500), Answer(stride=500), Tags(stride=500)])
 def test_an_overlap_that_leaves_no_room_is_less(files: dict[str, Path], task: Any):
     texts = load(files["words"], 12, task=task)
-    asked: Any = {"classify": long_text(40), "answer": ("w1 " * 9, long_text(40))}
-    asked["tokens"] = long_text(40).split()
-    windows = contents(texts.encode([asked[task.NAME]]))
+    inputs: Any = {"classify": long_text(40), "answer": ("w1 " * 9, long_text(40))}
+    inputs["tokens"] = long_text(40).split()
+    windows = contents(texts.encode([inputs[task.NAME]]))
     shared = [len(set(a) & set(b)) for a, b in pairwise(windows)]
     assert set(shared) <= {2, 3}
     assert {token for window in windows for token in window} == set(range(4, 44))
@@ -344,26 +344,26 @@ def test_answers_are_looked_for_in_windows(
     files: dict[str, Path], question: str, context: str, max_length: int, data: st.DataObject
 ):
     tokenizer = TOKENIZERS["pieces"]
-    asked = tokenizer(question, add_special_tokens=False)["input_ids"]
+    question_ids = tokenizer(question, add_special_tokens=False)["input_ids"]
     stride = data.draw(st.integers(0, (max_length - 5) // 3))
     texts = load(files["pieces"], max_length, task=Answer(stride=stride))
     rows = texts.encode([("a", "b"), (question, context)])[1:]
     letters = [i for i, letter in enumerate(context) if letter != " "]
-    asked = asked[: max(max_length // QUESTION, max_length - 3 - len(letters))]
+    question_ids = question_ids[: max(max_length // QUESTION, max_length - 3 - len(letters))]
     places: list[list[int]] = []
     for row in rows:
         assert row.text == 1
         assert len(row) <= max_length
         assert row.places is not None
         assert row.segments is not None
-        assert row.ids[: len(asked) + 2].tolist() == [0, *asked, 2]  # whole in every window
+        assert row.ids[: len(question_ids) + 2].tolist() == [0, *question_ids, 2]
         assert (row.places[row.segments == 0] == -1).all()
         assert row.places[-1].tolist() == [-1, -1]
-        own = row.places[len(asked) + 2 : -1]
-        words = tokenizer.convert_ids_to_tokens(row.ids[len(asked) + 2 : -1].tolist())
-        for (a, b), word in zip(own, words, strict=True):
+        context_places = row.places[len(question_ids) + 2 : -1]
+        words = tokenizer.convert_ids_to_tokens(row.ids[len(question_ids) + 2 : -1].tolist())
+        for (a, b), word in zip(context_places, words, strict=True):
             assert context[a:b].lower() == word.removeprefix("##")
-        places += own[stride if places else 0 :].tolist()
+        places += context_places[stride if places else 0 :].tolist()
     assert places == [[i, i + 1] for i in letters]  # every one, once, in order
 
 
@@ -421,10 +421,10 @@ def test_a_question_that_is_too_long_is_shortened(
     tokenizer = TOKENIZERS[name]
     whole = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
     assert seen - {(-1, -1)} == {tuple(place) for place in whole["offset_mapping"]}
-    asked = tokenizer(question, add_special_tokens=False)["input_ids"]
+    question_ids = tokenizer(question, add_special_tokens=False)["input_ids"]
     kept = rows[0].ids.tolist().index(2) - 1
-    assert rows[0].ids[1 : kept + 1].tolist() == asked[:kept]
-    assert kept == min(4, len(asked)) or unit == "\U0001f600"  # not half of a character
+    assert rows[0].ids[1 : kept + 1].tolist() == question_ids[:kept]
+    assert kept == min(4, len(question_ids)) or unit == "\U0001f600"  # not half of a character
 
 
 # Words
@@ -435,21 +435,21 @@ words_of_letters = st.text("abcd", min_size=1, max_size=9) | st.sampled_from(["Ã
 
 @settings(max_examples=150, deadline=None)
 @given(
-    given=st.lists(words_of_letters, min_size=1, max_size=12),
+    word_list=st.lists(words_of_letters, min_size=1, max_size=12),
     max_length=st.integers(6, 20),
     side=st.sampled_from(["right", "left"]),
     data=st.data(),
 )
 def test_places_name_words_and_pieces(
-    files: dict[str, Path], given: list[str], max_length: int, side: str, data: st.DataObject
+    files: dict[str, Path], word_list: list[str], max_length: int, side: str, data: st.DataObject
 ):
     name = data.draw(st.sampled_from(["pieces", "bytes"]))
     stride = data.draw(st.integers(0, (max_length - 3) // 3))
     texts = load(files[name], max_length, task=Tags(stride=stride), side=side)
-    rows = texts.encode([["a"], given])[1:]
+    rows = texts.encode([["a"], word_list])[1:]
     assert {row.text for row in rows} == {1}
     (whole,) = overflowing(
-        TOKENIZERS[name], [given], is_split_into_words=True, add_special_tokens=False
+        TOKENIZERS[name], [word_list], is_split_into_words=True, add_special_tokens=False
     )
     at = 0  # of the window's first token in the whole text
     for i, row in enumerate(rows):
@@ -488,7 +488,7 @@ def test_words_may_hold_blanks_and_be_dropped(files: dict[str, Path]):
 
 
 @pytest.mark.parametrize(
-    ("task", "bad", "says"),
+    ("task", "bad", "message"),
     [
         (Tags(), "w1 w2", "is a str, not a list of words"),
         (Tags(), [], "is a list of , not a list of words"),
@@ -501,9 +501,9 @@ def test_words_may_hold_blanks_and_be_dropped(files: dict[str, Path]):
         (Embed(), ("w1", "w2"), "is a pair; the task embed reads one text"),
     ],
 )
-def test_what_a_task_cannot_read(files: dict[str, Path], task: Any, bad: Any, says: str):
+def test_what_a_task_cannot_read(files: dict[str, Path], task: Any, bad: Any, message: str):
     good: Any = {"tokens": ["w1"], "answer": ("w1", "w2"), "embed": "w1"}[task.NAME]
-    with pytest.raises(UserError, match=rf"^texts\[13\]:? {says}"):
+    with pytest.raises(UserError, match=rf"^texts\[13\]:? {message}"):
         load(files["words"], task=task).encode([good] * 3 + [bad], first=10)
 
 
