@@ -198,7 +198,7 @@ def prune(
         job = replace(job, work=work / "stages")
         if known is not None:
             about = {"weights": weights, "tests": lengths(tests).to_json()}
-            job = replace(job, known=_known(Path(known), job, about))
+            job = replace(job, shared=_shared_folder(Path(known), job, about))
         dense = _dense_outputs(request, job, tests)
         dense_task = request.tuned_task()
         if request.held_out.labels is not None:  # what cannot be measured must fail now, not later
@@ -309,7 +309,7 @@ def _counts(request: Request, plan: Plan, features: Sequence[dict[str, Any]]) ->
     return entering(request.model, plan, in_batches(features, Collate(request.tokenizer)))
 
 
-def _known(folder: Path, job: Job, about: dict[str, Any]) -> Path:
+def _shared_folder(folder: Path, job: Job, about: dict[str, Any]) -> Path:
     """The folder, if its outputs are of this model, task and texts."""
     settings = settings_of(job)
     same = ("task", "task_settings", "examples", "lengths", "protect", "protect_until")

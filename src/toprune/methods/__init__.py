@@ -43,11 +43,11 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """Make the method of that name. Settings that it does not have are refused."""
     if name not in METHODS:
         raise UserError(f"method '{name}' is not known; there are: {', '.join(METHODS)}")
-    known = [field.name for field in fields(METHODS[name])]
-    unknown = [key for key in settings or {} if key not in known]
+    names = [field.name for field in fields(METHODS[name])]
+    unknown = [key for key in settings or {} if key not in names]
     if unknown:
         raise UserError(
             f"the method {name} has no such setting ({', '.join(unknown)}); "
-            f"it has: {', '.join(known) or 'none'}"
+            f"it has: {', '.join(names) or 'none'}"
         )
     return METHODS[name](**(settings or {}))

@@ -121,7 +121,7 @@ class Top(Method):
                 features=rest,
                 method=replace(self, distill_weight=weight),
                 work=job.work / f"weight-{weight:g}",
-                known=None,  # that folder is for all texts
+                shared=None,  # that folder is for all texts
             )
             plan = run(trial, resume=resume).plan
             outputs = batch_outputs(job.model, job.task, batches, plan)

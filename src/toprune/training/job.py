@@ -77,12 +77,12 @@ class Job:
     cut: int | None = None  # tokens after which texts end for the student
     short: Sequence[dict[str, Any]] | None = None  # features of the texts that are cut there
     before: Sizes | None = None  # of the dense model, where the method removes layers or weights
-    known: Path | None = None  # directory with the dense model's outputs, shared between runs
+    shared: Path | None = None  # directory with the dense model's outputs, shared between runs
 
     @property
     def teacher_folder(self) -> Path:
         """Where the dense model's outputs and probes are stored."""
-        return self.known or self.work
+        return self.shared or self.work
 
     @property
     def student_features(self) -> Sequence[dict[str, Any]]:

@@ -95,7 +95,7 @@ class Cofi(Method):
         keep_layers(job.model, kept.layers)
         cut(job.model, family, kept)
         # The smaller model learns from outputs of its size, which have a folder of their own.
-        slim = replace(job, work=job.work / "slim", known=None, before=before)
+        slim = replace(job, work=job.work / "slim", shared=None, before=before)
         once(slim.work / "teacher", lambda: matching(teacher, kept).save(slim.work / "teacher"))
         extra = {"kept": {"layers": kept.layers} | getattr(job.model.config, ENTRY)}
         return replace(outcome, job=slim, plan=slim.blank(), extra=extra)
