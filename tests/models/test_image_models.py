@@ -13,8 +13,6 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -22,6 +20,7 @@ from transformers import (
 )
 
 import toprune
+from support.flops import count_macs
 from support.images import (
     NAMES,
     SIDE,
@@ -139,15 +138,8 @@ def test_the_file_gives_the_logits_of_torch(score: str, shape: str, tmp_path: Pa
         check(model, other, engine.run, max_positions(model.config))
 
 
-def _mv_flops(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:
-    return 2 * matrix[0] * matrix[1]
-
-
 def counted_macs(model: Any, count: int) -> int:
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: _mv_flops})
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        model.base_model(pixels(count).float())
-    return counter.get_total_flops() // 2
+    return count_macs(lambda: model.base_model(pixels(count).float()))
 
 
 @each_score

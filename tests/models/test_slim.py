@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 
 from support.executions import check_executions
 from support.executions import make_plan as plan_for
+from support.flops import count_macs
 from support.models import make_model, make_tokenizer
 from support.strategies import pad, random_text
 from toprune.bundle.bundle import Bundle
@@ -226,14 +225,8 @@ def test_a_shape_for_another_family_is_refused(tmp_path: Path) -> None:
 
 
 def counted_macs(model: Any, n: int) -> int:
-    """Of the base model without its pooler, which is from the slim width to the stock one."""
-    counter = FlopCounterMode(
-        display=False,
-        custom_mapping={torch.ops.aten.mv: lambda matrix, *_, **__: 2 * matrix[0] * matrix[1]},
-    )
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        model.base_model(**pad([random_text(n, n)]))
-    return counter.get_total_flops() // 2 - HIDDEN * 32
+    """Without the pooler of the base model, which is from the slim width to the stock one."""
+    return count_macs(lambda: model.base_model(**pad([random_text(n, n)]))) - HIDDEN * 32
 
 
 @pytest.mark.parametrize("score", ["received", "probe"])

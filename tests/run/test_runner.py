@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import toprune
 from support.models import make_tokenizer
+from support.refusals import one_line_error
 from support.toy_bundle import (
     LABELS,
     MAX_LENGTH,
@@ -73,7 +74,7 @@ def test_outputs_that_only_the_manifest_knows(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(engines, "_outputs", lambda *_: None)
     assert Runner(make_bundle(tmp_path))([]).shape == (0, 3)
     write_manifest(tmp_path, labels=None)
-    refused(tmp_path, "has None outputs, the manifest has None")
+    not_run(tmp_path, "has None outputs, the manifest has None")
 
 
 def test_any_iterable(run: Runner):
@@ -344,10 +345,9 @@ def test_eight_streams_on_one_runner(run: Runner, monkeypatch: pytest.MonkeyPatc
 # Refusals
 
 
-def refused(bundle: Path, message: str, **settings: Any) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+def not_run(bundle: Path, message: str, **settings: Any) -> None:
+    with one_line_error(message):
         Runner(bundle, **settings)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -365,12 +365,12 @@ def refused(bundle: Path, message: str, **settings: Any) -> None:
     ],
 )
 def test_bad_settings(bundle: Path, settings: dict[str, Any], message: str):
-    refused(bundle, message, **settings)
+    not_run(bundle, message, **settings)
 
 
 def test_no_bundle(tmp_path: Path):
-    refused(tmp_path / "nowhere", "there is no bundle")
-    refused(tmp_path, "run 'toprune export")
+    not_run(tmp_path / "nowhere", "there is no bundle")
+    not_run(tmp_path, "run 'toprune export")
 
 
 @pytest.mark.parametrize("texts", ["a text", b"bytes"])
@@ -394,7 +394,7 @@ def test_changed_files(tmp_path: Path, name: str, how: str):
     path.write_bytes(old + b" " if how == "tampered" else old[: len(old) // 2])
     if how == "missing":
         path.unlink()
-    refused(tmp_path, f"{name} is (not the file that was exported|missing)")
+    not_run(tmp_path, f"{name} is (not the file that was exported|missing)")
 
 
 def test_a_graph_of_another_plan_that_is_signed(tmp_path: Path):
@@ -402,11 +402,11 @@ def test_a_graph_of_another_plan_that_is_signed(tmp_path: Path):
     other = replace(PLAN, steps=())
     other.save(tmp_path / "plan.json")
     write_manifest(tmp_path)
-    refused(tmp_path, r"model.onnx was exported with another plan than plan.json")
+    not_run(tmp_path, r"model.onnx was exported with another plan than plan.json")
 
 
 def test_a_graph_without_a_plan(tmp_path: Path):
-    refused(make_bundle(tmp_path, plan=None), "exported with another plan")
+    not_run(make_bundle(tmp_path, plan=None), "exported with another plan")
 
 
 def test_a_plan_that_is_written_otherwise_is_the_same(tmp_path: Path):
@@ -416,7 +416,7 @@ def test_a_plan_that_is_written_otherwise_is_the_same(tmp_path: Path):
 
 
 def test_a_plan_of_nonsense(tmp_path: Path):
-    refused(make_bundle(tmp_path, plan="{}"), "plan: schema None")
+    not_run(make_bundle(tmp_path, plan="{}"), "plan: schema None")
 
 
 def test_a_broken_graph_that_is_signed(tmp_path: Path):
@@ -424,11 +424,11 @@ def test_a_broken_graph_that_is_signed(tmp_path: Path):
     path = tmp_path / "onnx/model.onnx"
     path.write_bytes(path.read_bytes().replace(b"ReduceSum", b"ReduceSam"))
     write_manifest(tmp_path)
-    refused(tmp_path, r"ONNX Runtime cannot read .*model.onnx.*export .*again")
+    not_run(tmp_path, r"ONNX Runtime cannot read .*model.onnx.*export .*again")
 
 
 def test_a_graph_with_other_inputs(tmp_path: Path):
-    refused(make_bundle(tmp_path, segments=False), "has the inputs input_ids, attention_mask, the")
+    not_run(make_bundle(tmp_path, segments=False), "has the inputs input_ids, attention_mask, the")
 
 
 @pytest.mark.parametrize(("task", "other"), [("answer", "classify"), ("classify", "embed")])
@@ -436,7 +436,7 @@ def test_a_graph_with_other_outputs(tmp_path: Path, task: str, other: str):
     make_bundle(tmp_path, task=other)
     write_manifest(tmp_path, task=task)
     names, wanted = (", ".join(make_task(name).OUTPUTS) for name in (other, task))
-    refused(tmp_path, f"has the outputs {names}, the task has {wanted}; export .*again")
+    not_run(tmp_path, f"has the outputs {names}, the task has {wanted}; export .*again")
 
 
 def test_a_graph_that_answers_by_token_for_a_task_that_does_not(tmp_path: Path):
@@ -448,7 +448,7 @@ def test_a_graph_that_answers_by_token_for_a_task_that_does_not(tmp_path: Path):
 
 @pytest.mark.parametrize("outputs", [1, 2, 4])
 def test_a_graph_with_another_number_of_classes(tmp_path: Path, outputs: int):
-    refused(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the manifest has 3")
+    not_run(make_bundle(tmp_path, outputs=outputs), f"has {outputs} outputs, the manifest has 3")
 
 
 @pytest.mark.parametrize("fill", [float("nan"), float("inf")])
@@ -509,4 +509,4 @@ def test_graphs_are_not_what_they_were(tmp_path: Path):
     """A swap inside a bundle: the int8 file in the place of the other."""
     make_bundle(tmp_path)
     write_graph(tmp_path / "onnx/model.onnx", seed=1)
-    refused(tmp_path, "onnx/model.onnx is not the file")
+    not_run(tmp_path, "onnx/model.onnx is not the file")

@@ -1,5 +1,6 @@
 """The multiplications that torch counts in a model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,22 +16,28 @@ def _mv_flops(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:
 
 
 def _folded(model: Any) -> int:
-    """DeBERTa projects its table of relative positions in every layer, once a batch: a constant,
-    which the exported file holds ready."""
+    """MACs with which DeBERTa projects its table of relative positions, in every layer and batch: a
+    constant, which the exported file contains."""
     sizes = sizes_of(model)
-    return 2 * sizes.layers * (sizes.relative + sizes.relative_keys) * sizes.width**2
+    return sizes.layers * (sizes.relative + sizes.relative_keys) * sizes.width**2
 
 
-def counted_macs(model: Any, n: int, copies: int = 1) -> int:
-    """Of the base model without its pooler. Fused attention on a CPU goes uncounted, so ask for the
-    plain one; a matrix times a vector (the probe) is unknown to torch's table."""
-    base = model.base_model
+def count_macs(run: Callable[[], Any]) -> int:
+    """Count the MACs of a call. Fused attention on a CPU goes uncounted, so use the plain one; a
+    matrix times a vector (the probe) is unknown to torch's table."""
     known = {torch.ops.aten.mv: _mv_flops}
     counter = FlopCounterMode(display=False, custom_mapping=known)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        base(**pad([random_text(n, n)] * copies))
-    flops = counter.get_total_flops() - _folded(model)
-    if getattr(base, "pooler", None) is not None:
-        flops -= 2 * copies * model.config.hidden_size**2
+        run()
+    flops = counter.get_total_flops()
     assert flops % 2 == 0
     return flops // 2
+
+
+def counted_macs(model: Any, n: int, copies: int = 1) -> int:
+    """Count the MACs of the base model without its pooler, for `copies` texts of n tokens."""
+    base = model.base_model
+    macs = count_macs(lambda: base(**pad([random_text(n, n)] * copies))) - _folded(model)
+    if getattr(base, "pooler", None) is not None:
+        macs -= copies * model.config.hidden_size**2
+    return macs
