@@ -129,7 +129,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     """Read and check report.json.
 
     Returns:
-        The report. Without the file: what the settings of sentence-transformers say, or {}.
+        The report. Without the file: the settings of sentence-transformers, or {}.
     """
     path = folder / "report.json"
     if not path.exists() and (settings := read_pooling(folder)) is not None:

@@ -1,4 +1,4 @@
-"""Policies: who decides, in each layer of a forward pass, which tokens leave.
+"""Policies decide, in each layer of a forward pass, which tokens leave.
 
 `Follow` executes a plan and `Record` keeps every token and takes notes. The policies that learn a
 plan are in `training/soft_policy.py` and in the files of the methods.
@@ -85,7 +85,7 @@ class Policy(Protocol):
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
     ) -> Drop | None:
-        """Decide who goes on after attention of `layer`.
+        """Decide which tokens go on after attention of `layer`.
 
         Args:
             layer: its depth, from 0.
