@@ -48,7 +48,7 @@ WAYS: tuple[tuple[Score, str], ...] = (
 )
 
 
-def told_where(
+def kept_by_layer(
     model: Any, tokenizer: Any, task: Task, fitted: Examples, held: Examples
 ) -> list[dict[str, float]]:
     """By layer, for each share of the tokens: how often both ends of the answer are in it."""
@@ -56,10 +56,12 @@ def told_where(
     protection = Protection((until,), until, "last")
     segments = has_segments(model.config)
 
-    def batches(asked: Examples) -> list[dict[str, Tensor]]:
-        features = encode(tokenizer, task, asked, tasks.RUNS["squad"].max_length, segments=segments)
-        found = in_batches(features, Collate(tokenizer))
-        return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in found]
+    def batches(questions: Examples) -> list[dict[str, Tensor]]:
+        features = encode(
+            tokenizer, task, questions, tasks.RUNS["squad"].max_length, segments=segments
+        )
+        result = in_batches(features, Collate(tokenizer))
+        return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in result]
 
     probes = fit_probes(model, task, batches(fitted), protection=protection)
     record = Record(range(sizes_of(model).layers - 1), protection=protection)
@@ -67,11 +69,11 @@ def told_where(
     attach_policy(model, record)
     with torch.inference_mode():
         for batch in batches(held):
-            said = task_outputs(model, task, batch)[0]  # (B, S, 2)
+            logits = task_outputs(model, task, batch)[0]  # (B, S, 2)
             tokens = record.tokens
             assert tokens is not None
             free = (tokens.alive & ~tokens.protected)[..., None]
-            ends = said.masked_fill(~free, -torch.inf).argmax(1)  # (B, 2)
+            ends = logits.masked_fill(~free, -torch.inf).argmax(1)  # (B, 2)
             for layer, (state, probe) in enumerate(zip(record.values, probes, strict=True)):
                 place = ranks(order(state @ probe, tokens)).gather(1, ends).amax(1)  # (B,)
                 for share, hit in hits[layer].items():
@@ -86,13 +88,13 @@ def main() -> None:
     kind = make_task("answer", {})
     fitted, held = (sets.together(tasks.shifts(which)) for which in (FITTED, HELD))
     model, tokenizer = load_model(dense, kind, held), load_tokenizer(dense)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "budget": BUDGET,
         "seed": tasks.SEED,
-        "answer_kept_by_layer": told_where(model, tokenizer, kind, fitted, held),
+        "answer_kept_by_layer": kept_by_layer(model, tokenizer, kind, fitted, held),
         "ways": [],
     }
-    sets.say(str(found["answer_kept_by_layer"]))
+    sets.say(str(result["answer_kept_by_layer"]))
     source = {"train": tasks.rows("answer", fitted), "test": tasks.rows("answer", held)}
     for score, dropped in WAYS:
         bundle = prune(
@@ -109,11 +111,11 @@ def main() -> None:
         kept = ("examples", "dense", "pruned", "difference", "agreement", "budget")
         steps = [[step.layer, str(step.keep)] for step in plan.steps]
         way = {"score": score, "dropped": dropped, "steps": steps}
-        found["ways"].append(way | {key: report[key] for key in kept})
+        result["ways"].append(way | {key: report[key] for key in kept})
         gap = report["difference"]["f1"]["value"]
         sets.say(f"{score}, {dropped}: {gap:+.4f}, agreement {report['agreement']:.3f}, {steps}")
-        found["environment"] = environment()
-        OUT.write_text(json.dumps(found, indent=1) + "\n")
+        result["environment"] = environment()
+        OUT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

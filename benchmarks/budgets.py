@@ -31,13 +31,13 @@ BUDGETS = ("1.5x", "2x", "3x", "5x")
 
 
 def plans(histogram: Lengths, budget: Budget, rng: np.random.Generator) -> list[Plan]:
-    own: Any = {"family": "bert", "first": 0, "score": "received"}
-    found = [geometric(MINILM, histogram, budget, **own, last=last) for last in (None, 0)]
+    settings: Any = {"family": "bert", "first": 0, "score": "received"}
+    made = [geometric(MINILM, histogram, budget, **settings, last=last) for last in (None, 0)]
     for _ in range(20):
         notches = np.sort(rng.integers(1, DENOMINATOR, 5))[::-1]
         steps = tuple(Step(i, Fraction(int(k), DENOMINATOR)) for i, k in enumerate(notches))
-        found.append(repair(MINILM, replace(found[0], steps=steps), histogram, budget))
-    return found
+        made.append(repair(MINILM, replace(made[0], steps=steps), histogram, budget))
+    return made
 
 
 def main() -> None:
@@ -47,15 +47,15 @@ def main() -> None:
     for name in ("mrpc", "imdb", "20news"):
         task, examples = make_task(sets.TASK[name]), sets.train_set(name)
         histogram = lengths(encode(tokenizer, task, examples, sets.MAX_LENGTH[name]))
-        for asked in BUDGETS:
-            budget = Budget.parse(asked)
+        for text in BUDGETS:
+            budget = Budget.parse(text)
             executed = [
                 reduction(MINILM, plan, histogram).unpadded
                 for plan in plans(histogram, budget, rng)
             ]
             worst = max(abs(x / budget.reduction - 1) for x in executed)
-            rows.append({"set": name, "mean": histogram.mean, "budget": asked, "worst_off": worst})
-            sets.say(f"{name} (mean {histogram.mean:.0f}) {asked}: worst {100 * worst:.3f} % off")
+            rows.append({"set": name, "mean": histogram.mean, "budget": text, "worst_off": worst})
+            sets.say(f"{name} (mean {histogram.mean:.0f}) {text}: worst {100 * worst:.3f} % off")
     OUT.write_text(json.dumps({"rows": rows, "environment": environment()}, indent=1) + "\n")
 
 

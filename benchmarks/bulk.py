@@ -98,8 +98,8 @@ class Watch:
 
 
 def one_process(bundle: Path, source: Path, out: Path) -> None:
-    words = ["eval", bundle, "--data", source, "--out", out, "--runtime", "onnx", "--threads", "1"]
-    subprocess.run([sys.executable, "-m", "toprune", *map(str, words)], check=True)
+    args = ["eval", bundle, "--data", source, "--out", out, "--runtime", "onnx", "--threads", "1"]
+    subprocess.run([sys.executable, "-m", "toprune", *map(str, args)], check=True)
 
 
 def bulk(folder: Path, rows: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def bulk(folder: Path, rows: int) -> dict[str, Any]:
     score_file(bundle, source, out, Cluster(workers=WORKERS), threads=1, progress=watch)
     seconds["ray"] = time.perf_counter() - start
     with out.open(encoding="utf-8") as lines:
-        found = Counter(json.loads(line)["id"] for line in lines)
+        result = Counter(json.loads(line)["id"] for line in lines)
     return {
         "rows": rows,
         "workers": WORKERS,
@@ -125,8 +125,8 @@ def bulk(folder: Path, rows: int) -> dict[str, Any]:
             "after_rows": rows // 2,
             "started_again": len(set(watch.after) - set(watch.before)),
         },
-        "missing": sum(found[i] == 0 for i in range(rows)),
-        "twice": sum(count > 1 for count in found.values()),
+        "missing": sum(result[i] == 0 for i in range(rows)),
+        "twice": sum(count > 1 for count in result.values()),
         "same_bytes": out.read_bytes() == alone.read_bytes(),
         "seconds": seconds,
         "driver_mb": {"start": before} | watch.memory,
@@ -143,12 +143,12 @@ def main() -> None:
     rows = parser.parse_args().rows
     with TemporaryDirectory() as folder:
         subprocess.run([sys.executable, MAKE_BUNDLE, folder, "classify"], check=True)
-        found = bulk(Path(folder), rows)
-    told = json.dumps(found, indent=1)
-    sys.stdout.write(told + "\n")
+        result = bulk(Path(folder), rows)
+    text = json.dumps(result, indent=1)
+    sys.stdout.write(text + "\n")
     if rows == ROWS:
-        OUT.write_text(told + "\n", encoding="utf-8")
-    sys.exit(1 if found["missing"] or found["twice"] or not found["same_bytes"] else 0)
+        OUT.write_text(text + "\n", encoding="utf-8")
+    sys.exit(1 if result["missing"] or result["twice"] or not result["same_bytes"] else 0)
 
 
 if __name__ == "__main__":

@@ -249,13 +249,13 @@ def _judged(scores: np.ndarray, examples: Examples) -> np.ndarray:
 
 def _describe(found: dict[str, Examples]) -> dict[str, Any]:
     """Sizes, and the metrics of the order in which the candidates are given."""
-    told: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for split, examples in found.items():
         judged = _judged(-np.arange(len(examples)), examples)
         counts = {"pairs": len(examples), "queries": len(set(examples.texts))}
-        told[split] = counts | {"judged": len(judged)} | Rank().metrics(judged)
-        say(f"{split}: {told[split]}")
-    return told
+        summary[split] = counts | {"judged": len(judged)} | Rank().metrics(judged)
+        say(f"{split}: {summary[split]}")
+    return summary
 
 
 def main() -> None:

@@ -83,12 +83,12 @@ SPELLED |= {"intermediate_size": "hidden_dim"}
 
 
 def built(name: str, tiny: bool) -> Any:
-    own = BASE | OWN[name] | (TINY if tiny else {})
+    settings = BASE | OWN[name] | (TINY if tiny else {})
     if name == "distilbert":
-        own = {SPELLED.get(key, key): value for key, value in own.items()}
+        settings = {SPELLED.get(key, key): value for key, value in settings.items()}
     if tiny and name == "vit":
-        own |= {"image_size": 64}
-    config = AutoConfig.for_model(name, **own)
+        settings |= {"image_size": 64}
+    config = AutoConfig.for_model(name, **settings)
     torch.manual_seed(SEED)
     kind = AutoModelForImageClassification if name == "vit" else AutoModelForSequenceClassification
     return kind.from_config(config).eval()
@@ -110,12 +110,12 @@ def drawn(model: Any, tokens: int) -> Feeds:
         shape = (1, config.num_channels, config.image_size, config.image_size)
         return {"pixel_values": rng.standard_normal(shape, np.float32)}
     ids = rng.integers(config.vocab_size // 2, config.vocab_size, (1, tokens))
-    given = {
+    inputs = {
         "input_ids": ids,
         "attention_mask": np.ones_like(ids),
         "token_type_ids": np.zeros_like(ids),
     }
-    return {name: given[name] for name in input_names(config)}
+    return {name: inputs[name] for name in input_names(config)}
 
 
 def measure(name: str, folder: Path, *, tiny: bool, rounds: int) -> Row:
@@ -125,9 +125,9 @@ def measure(name: str, folder: Path, *, tiny: bool, rounds: int) -> Row:
     tokens = max_positions(model.config) if family.images else TOKENS
     plan = strong(name, sizes)
     paths: dict[str, Path] = {}
-    for who, own in (("dense", dense_plan(model)), ("strong", plan)):
+    for who, used_plan in (("dense", dense_plan(model)), ("strong", plan)):
         fp32, int8 = (folder / f"{who}-{kind}.onnx" for kind in ("fp32", "int8"))
-        write_onnx(model, own, fp32)
+        write_onnx(model, used_plan, fp32)
         quantize(fp32, int8)
         paths |= {f"{who} fp32": fp32, f"{who} int8": int8}
     feeds = [drawn(model, tokens)]
@@ -148,7 +148,7 @@ def measure(name: str, folder: Path, *, tiny: bool, rounds: int) -> Row:
     return row | {"environment": environment()}
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -157,7 +157,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     path = args.out / FILE
     rows: dict[str, Row] = {}
@@ -168,8 +168,8 @@ def main(words: Sequence[str] | None = None) -> None:
             continue
         with TemporaryDirectory(prefix="toprune-families-") as folder:
             rows[name] = measure(name, Path(folder), tiny=args.tiny, rounds=args.rounds)
-        found = [rows[known] for known in OWN if known in rows]
-        text = {"rows": found, "seed": SEED, "schedule": SCHEDULES["strong"]}
+        ordered = [rows[known] for known in OWN if known in rows]
+        text = {"rows": ordered, "seed": SEED, "schedule": SCHEDULES["strong"]}
         path.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
 
 

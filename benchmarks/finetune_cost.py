@@ -67,13 +67,13 @@ def prepare(length: int) -> dict[str, Any]:
         model = copy.deepcopy(dense)
         if ours:
             attach(model, dense_plan(model))
-        kind = Half if half else Learner
-        kinds[name] = kind(model, task, label_weight=1.0, dropout=dropout), batches
+        learner_class = Half if half else Learner
+        kinds[name] = learner_class(model, task, label_weight=1.0, dropout=dropout), batches
     return kinds
 
 
 def main() -> None:
-    rng, found = np.random.default_rng(0), []
+    rng, results = np.random.default_rng(0), []
     for length in LENGTHS:
         times = interleave(prepare(length), ROUNDS)
         base = np.array(times["stock, dropout"])
@@ -81,7 +81,7 @@ def main() -> None:
             ratios = base / np.array(seconds)
             draws = [np.median(rng.choice(ratios, len(ratios))) for _ in range(1000)]
             low, high = np.quantile(draws, [0.025, 0.975])
-            found.append(
+            results.append(
                 {
                     "length": length,
                     "name": name,
@@ -91,8 +91,8 @@ def main() -> None:
                     "rounds": ratios.tolist(),
                 }
             )
-            say(f"{length} tokens, {name}: {found[-1]['faster']:.2f}x")
-    result = {"rows": found, "threads": torch.get_num_threads(), "environment": environment()}
+            say(f"{length} tokens, {name}: {results[-1]['faster']:.2f}x")
+    result = {"rows": results, "threads": torch.get_num_threads(), "environment": environment()}
     OUT.write_text(json.dumps(result, indent=1) + "\n")
 
 

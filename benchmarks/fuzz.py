@@ -86,8 +86,8 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        words = [sys.executable, __file__, "--worker", *map(str, _ends(self.numbers))]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        command = [sys.executable, __file__, "--worker", *map(str, _ends(self.numbers))]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def results(self) -> Iterator[dict[str, Any]]:
         """Of the next case; empty when there is none left."""
@@ -158,8 +158,8 @@ def texts(count: int) -> dict[str, Any]:
 
     drawn = [*hostile_texts(count - 1, SEED), ("ten megabytes", "w1 " * (LONGEST // 3))]
     order = np.random.default_rng(SEED).permutation(len(drawn))
-    given = [drawn[i] for i in order]
-    found: dict[str, Any] = {"texts": len(given), "kinds": len({kind for kind, _ in given})}
+    shuffled = [drawn[i] for i in order]
+    found: dict[str, Any] = {"texts": len(shuffled), "kinds": len({kind for kind, _ in shuffled})}
     with TemporaryDirectory() as folder:
         made = Path(folder, "bundles")
         subprocess.run([sys.executable, MAKE_BUNDLE, made, "classify"], check=True)
@@ -170,12 +170,12 @@ def texts(count: int) -> dict[str, Any]:
         for precision, budget in ways:
             run = Runner(made / "classify", precision=precision, batch_tokens=budget)
             name = precision if budget > 1 else f"{precision}, one text a batch"
-            off = dict.fromkeys((kind for kind, _ in given), 0.0)
-            for start in range(0, len(given), TOGETHER):
-                some = given[start : start + TOGETHER]
-                together = run(text for _, text in some)
-                alone = np.concatenate([run([text]) for _, text in some])
-                for (kind, _), one in zip(some, np.abs(together - alone).max(1), strict=True):
+            off = dict.fromkeys((kind for kind, _ in shuffled), 0.0)
+            for start in range(0, len(shuffled), TOGETHER):
+                part = shuffled[start : start + TOGETHER]
+                together = run(text for _, text in part)
+                alone = np.concatenate([run([text]) for _, text in part])
+                for (kind, _), one in zip(part, np.abs(together - alone).max(1), strict=True):
                     off[kind] = max(off[kind], float(one))
             found[name] = {"furthest": max(off.values()), "by_kind": dict(sorted(off.items()))}
     return found
@@ -188,22 +188,22 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--number", type=int)
     parser.add_argument("--worker", type=int, nargs=3)
-    asked = parser.parse_args()
-    if asked.worker or asked.number is not None:
-        numbers = range(*asked.worker) if asked.worker else [asked.number]
-        with os.fdopen(os.dup(1), "w") as told:
+    args = parser.parse_args()
+    if args.worker or args.number is not None:
+        numbers = range(*args.worker) if args.worker else [args.number]
+        with os.fdopen(os.dup(1), "w") as stream:
             os.dup2(2, 1)  # what libraries print is not ours
             for result in tried(iter(numbers)):
-                told.write(json.dumps(result) + "\n")
-                told.flush()
+                stream.write(json.dumps(result) + "\n")
+                stream.flush()
         return
     from toprune.report.environment import environment
 
-    found = {"bundles": bundles(asked.cases, asked.workers), "texts": texts(asked.texts)}
-    told = json.dumps(found | {"seed": SEED, "environment": environment()}, indent=1)
-    if (asked.cases, asked.texts) == (CASES, TEXTS):
-        OUT.write_text(told + "\n", encoding="utf-8")
-    sys.stdout.write(told + "\n")
+    found = {"bundles": bundles(args.cases, args.workers), "texts": texts(args.texts)}
+    text = json.dumps(found | {"seed": SEED, "environment": environment()}, indent=1)
+    if (args.cases, args.texts) == (CASES, TEXTS):
+        OUT.write_text(text + "\n", encoding="utf-8")
+    sys.stdout.write(text + "\n")
     apart = (found["texts"][name]["furthest"] for name in ("fp32", "int8, one text a batch"))
     sys.exit(bool(found["bundles"]["wrong"]) or max(apart) > TOLERANCE)
 

@@ -27,7 +27,7 @@ TASK, BUDGET, SEED = "mrpc", "67%", 0
 
 
 def main() -> None:
-    kind, limit = make_task(sets.TASK[TASK]), sets.MAX_LENGTH[TASK]
+    task, limit = make_task(sets.TASK[TASK]), sets.MAX_LENGTH[TASK]
     reported = sets.report_sets(TASK)
     whole = sets.together(reported.values())
     folder = CACHE / "int8"
@@ -42,23 +42,23 @@ def main() -> None:
     for name, bundle in {"dense": dense, "pruned": small}.items():
         checked = export(bundle, int8=True)["checked"]
         exact, rounded = (
-            list(Runner(bundle, precision=p).read(whole.inputs(kind.READS)))
+            list(Runner(bundle, precision=p).read(whole.inputs(task.READS)))
             for p in ("fp32", "int8")
         )
         read = [row for row, _ in exact]
-        one, other = ([said for _, said in found] for found in (exact, rounded))
-        before, after = (kind.statistics(said, read, whole) for said in (one, other))
+        one, other = ([logits for _, logits in result] for result in (exact, rounded))
+        before, after = (task.statistics(logits, read, whole) for logits in (one, other))
         rows[name] = {
-            "fp32": with_intervals(kind, before),
-            "int8": with_intervals(kind, after),
-            "difference": paired(kind, before, after),
-            "same_answer": kind.agreement(one, other, read, whole),
+            "fp32": with_intervals(task, before),
+            "int8": with_intervals(task, after),
+            "difference": paired(task, before, after),
+            "same_answer": task.agreement(one, other, read, whole),
             "checked": checked,
         }
         gap = rows[name]["difference"]["accuracy"]
         sets.say(f"{name}: int8 minus fp32 {100 * gap['value']:+.2f} points, p {gap['p']:.2f}")
-    found = {"task": TASK, "budget": BUDGET, "seed": SEED, "examples": len(whole), "rows": rows}
-    RESULT.write_text(json.dumps(found | {"environment": environment()}, indent=1) + "\n")
+    result = {"task": TASK, "budget": BUDGET, "seed": SEED, "examples": len(whole), "rows": rows}
+    RESULT.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -110,11 +110,11 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         place = Path(folder)
         model = synthetic.save_untrained(place / "model")
-        found = {"pruning": trained(model, place, rng)}
-        found["exporting"] = exported(place / "whole", rng)
-    found |= {"identical": True, "seed": SEED, "environment": environment()}  # or it had failed
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+        result = {"pruning": trained(model, place, rng)}
+        result["exporting"] = exported(place / "whole", rng)
+    result |= {"identical": True, "seed": SEED, "environment": environment()}  # or it had failed
+    OUT.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

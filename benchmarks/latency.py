@@ -172,14 +172,14 @@ class Graphs:
         self.model.set_attn_implementation("eager")
         axes = {name: {0: "batch", 1: "length"} for name in names}
         ids = torch.full((2, 8), config.vocab_size - 1)
-        given = {
+        inputs = {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),
             "token_type_ids": torch.zeros_like(ids),
         }
         torch.onnx.export(
             self.model,
-            tuple(given[name] for name in names),
+            tuple(inputs[name] for name in names),
             str(raw),
             kwargs={"return_dict": False},
             input_names=names,
@@ -241,12 +241,12 @@ def row_of(times: dict[str, Seconds], base: str, pairs: Iterable[Pair], texts: i
 
 def tell(row: Row, title: str) -> None:
     say(f"{title}, against {row['base']} of {row['ms_per_text'][row['base']]:.1f} ms a text:")
-    for found in row["ratios"]:
-        over = "" if found["over"] == row["base"] else f" over {found['over']}"
-        share = "" if found["realised"] is None else f", {found['realised']:.2f} of its FLOPs"
+    for entry in row["ratios"]:
+        over = "" if entry["over"] == row["base"] else f" over {entry['over']}"
+        share = "" if entry["realised"] is None else f", {entry['realised']:.2f} of its FLOPs"
         say(
-            f"  {found['value']:6.2f}x [{found['low']:.2f}, {found['high']:.2f}] "
-            f"{found['who']}{over}{share}"
+            f"  {entry['value']:6.2f}x [{entry['low']:.2f}, {entry['high']:.2f}] "
+            f"{entry['who']}{over}{share}"
         )
 
 
@@ -325,10 +325,10 @@ def paper(graphs: Graphs, args: argparse.Namespace) -> list[Row]:
             ).padded
             for who, plan in plans.items()
         }  # more than by the paper's formula: we drop before the feed-forward part
-        asked = {"task": anchor.task, "length": anchor.maximum, "mean": anchor.mean, "threads": 1}
-        asked |= {"paper": {"flops": anchor.flops, "latency": anchor.latency}, "kept": kept}
-        asked |= {"executed": executed}
-        rows.append(asked | row_of(times, base, pairs))
+        about = {"task": anchor.task, "length": anchor.maximum, "mean": anchor.mean, "threads": 1}
+        about |= {"paper": {"flops": anchor.flops, "latency": anchor.latency}, "kept": kept}
+        about |= {"executed": executed}
+        rows.append(about | row_of(times, base, pairs))
         tell(rows[-1], f"{anchor.task}, the paper has {anchor.latency}x at {anchor.flops}x FLOPs")
     return rows
 
@@ -419,7 +419,7 @@ PARTS: dict[Part, Callable[[Graphs, argparse.Namespace], list[Row]]] = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -429,7 +429,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="of every length; else more for short ones")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON files go")
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # exporting the stock model gives dozens
     config = TINY if args.tiny else BertConfig()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -18,14 +18,14 @@ def _ratio(row: dict[str, Any], who: str, over: str | None = None) -> dict[str, 
     return next(r for r in row["ratios"] if (r["who"], r["over"]) == (who, over))
 
 
-def _told(found: dict[str, Any]) -> str:
-    return f"{found['value']:.1f}x ({found['low']:.1f} to {found['high']:.1f})"
+def _interval(report: dict[str, Any]) -> str:
+    return f"{report['value']:.1f}x ({report['low']:.1f} to {report['high']:.1f})"
 
 
 def speed(threads: int, score: str) -> str:
     """Pruned over the fastest dense fp32 graph, one text at a time."""
-    found = read("latency")
-    if found is None:
+    report = read("latency")
+    if report is None:
         return NONE
     lines = [
         "| tokens | schedule | fewer FLOPs | fp32 over dense fp32 (95 %) "
@@ -33,7 +33,7 @@ def speed(threads: int, score: str) -> str:
         "| int8 over dense int8 | dense int8 over dense fp32 |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in found["rows"]:
+    for row in report["rows"]:
         if row["threads"] != threads:
             continue
         for schedule in ("mild", "strong"):
@@ -43,24 +43,24 @@ def speed(threads: int, score: str) -> str:
             dense = _ratio(row, "dense int8")
             stock = _ratio(row, f"{schedule} {score} fp32", "ort dense fp32")
             lines.append(
-                f"| {row['length']} | {schedule} | {fp32['flops']:.2f}x | {_told(fp32)} "
+                f"| {row['length']} | {schedule} | {fp32['flops']:.2f}x | {_interval(fp32)} "
                 f"| {stock['value']:.1f}x "
-                f"| {_told(both)} | {_told(int8)} | {dense['value']:.1f}x |"
+                f"| {_interval(both)} | {_interval(int8)} | {dense['value']:.1f}x |"
             )
     return "\n".join(lines)
 
 
 def scores() -> str:
     """The same schedule by either score, 1 thread."""
-    found = read("latency")
-    if found is None:
+    report = read("latency")
+    if report is None:
         return NONE
     lines = ["| tokens | schedule | received | probe | probe int8 |", "|---|---|---|---|---|"]
-    for row in found["rows"]:
+    for row in report["rows"]:
         if row["threads"] == 1:
             for schedule in ("mild", "strong"):
                 cells = [
-                    _told(_ratio(row, f"{schedule} {kind}"))
+                    _interval(_ratio(row, f"{schedule} {kind}"))
                     for kind in ("received fp32", "probe fp32", "probe int8")
                 ]
                 lines.append(f"| {row['length']} | {schedule} | {' | '.join(cells)} |")
@@ -68,44 +68,48 @@ def scores() -> str:
 
 
 def paper() -> str:
-    found = read("latency_paper")
-    if found is None:
+    report = read("latency_paper")
+    if report is None:
         return NONE
     lines = [
         "| task, padded to | the paper's FLOPs factor | the paper's latency | ours, text of the "
         "maximum length (95 %) | ours, text of the mean length (95 %) |",
         "|---|---|---|---|---|",
     ]
-    for row in found["rows"]:
-        full, mean = (_told(_ratio(row, f"pruned, {kind}")) for kind in ("padded", "mean length"))
-        told = row["paper"]
+    for row in report["rows"]:
+        full, mean = (
+            _interval(_ratio(row, f"pruned, {kind}")) for kind in ("padded", "mean length")
+        )
+        paper = row["paper"]
         lines.append(
-            f"| {row['task']}, {row['length']} | {told['flops']}x | {told['latency']}x "
+            f"| {row['task']}, {row['length']} | {paper['flops']}x | {paper['latency']}x "
             f"| {full} | {mean} |"
         )
     return "\n".join(lines)
 
 
 def ragged() -> str:
-    found = read("latency_ragged")
-    if found is None:
+    report = read("latency_ragged")
+    if report is None:
         return NONE
-    row = found["rows"][0]
+    row = report["rows"][0]
     lines = ["| what | times faster (95 %) |", "|---|---|"]
     for who in ("strong probe fp32", "strong probe int8", "strong received fp32"):
         for way in ("ragged", "row by row"):
-            lines.append(f"| {who}, {way} | {_told(_ratio(row, f'{who}, {way}'))} |")
+            lines.append(f"| {who}, {way} | {_interval(_ratio(row, f'{who}, {way}'))} |")
     stock = _ratio(row, "strong probe fp32, ragged", "ort dense fp32, row by row")
-    lines.append(f"| strong probe fp32, ragged, over ONNX Runtime's own dense | {_told(stock)} |")
-    lines.append(f"| dense fp32, ragged | {_told(_ratio(row, 'dense fp32, ragged'))} |")
-    lines.append(f"| dense fp32, padded | {_told(_ratio(row, 'dense fp32, padded'))} |")
+    lines.append(
+        f"| strong probe fp32, ragged, over ONNX Runtime's own dense | {_interval(stock)} |"
+    )
+    lines.append(f"| dense fp32, ragged | {_interval(_ratio(row, 'dense fp32, ragged'))} |")
+    lines.append(f"| dense fp32, padded | {_interval(_ratio(row, 'dense fp32, padded'))} |")
     return "\n".join(lines)
 
 
 def curve() -> str:
     """What the machine's own cost of few tokens leaves of the FLOPs factor."""
-    found, measured = read("latency_curve"), read("latency")
-    if found is None or measured is None:
+    report, measured = read("latency_curve"), read("latency")
+    if report is None or measured is None:
         return NONE
     lines = [
         "| tokens | schedule | precision | fewer FLOPs | at most here, by the cost curve "
@@ -116,28 +120,30 @@ def curve() -> str:
         if row["threads"] != 1:
             continue
         for schedule in ("mild", "strong"):
-            for own in found["rows"]:
-                kind = own["precision"]
-                over = row["base"] if kind == "fp32" else "dense int8"
-                done = _ratio(row, f"{schedule} probe {kind}", over)
-                most = own["most"][schedule][str(row["length"])]
+            for curve_row in report["rows"]:
+                precision = curve_row["precision"]
+                over = row["base"] if precision == "fp32" else "dense int8"
+                done = _ratio(row, f"{schedule} probe {precision}", over)
+                most = curve_row["most"][schedule][str(row["length"])]
                 lines.append(
-                    f"| {row['length']} | {schedule} | {kind} | {done['flops']:.2f}x "
+                    f"| {row['length']} | {schedule} | {precision} | {done['flops']:.2f}x "
                     f"| {most:.1f}x | {done['value']:.1f}x |"
                 )
     return "\n".join(lines)
 
 
 def int8() -> str:
-    found = read("int8")
-    if found is None:
+    report = read("int8")
+    if report is None:
         return NONE
     lines = [
         "| model | fp32 | int8 | int8 minus fp32 (95 %) | same answer |",
         "|---|---|---|---|---|",
     ]
-    for name, row in found["rows"].items():
-        exact, rounded = (100 * row[kind]["accuracy"]["value"] for kind in ("fp32", "int8"))
+    for name, row in report["rows"].items():
+        exact, rounded = (
+            100 * row[precision]["accuracy"]["value"] for precision in ("fp32", "int8")
+        )
         value, low, high = (
             100 * row["difference"]["accuracy"][k] for k in ("value", "low", "high")
         )
@@ -153,10 +159,10 @@ def runtime() -> str:
     if size is None or soak is None:
         return NONE
     largest = sorted(size["mb_by_package"].items(), key=lambda item: -item[1])[:4]
-    told = ", ".join(f"{name} {mb:.0f}" for name, mb in largest)
+    packages = ", ".join(f"{name} {mb:.0f}" for name, mb in largest)
     mb, first = soak["resident_mb"], size["seconds_to_first_prediction"]["median"]
     return (
-        f"- `pip install toprune` alone: {size['mb']:.0f} MB beyond Python ({told}; "
+        f"- `pip install toprune` alone: {size['mb']:.0f} MB beyond Python ({packages}; "
         f"{size['mb_of_bytecode']:.0f} of all is bytecode); no torch. `import toprune`, a Runner "
         f"and its first prediction (MiniLM): {first:.1f} s.\n"
         f"- {soak['requests']:,} mixed requests from {soak['threads']} threads on one Runner: "
@@ -167,32 +173,32 @@ def runtime() -> str:
 
 def families() -> str:
     """Every family at base size: what its FLOPs factor is worth on a clock."""
-    found = read("families")
-    if found is None:
+    report = read("families")
+    if report is None:
         return NONE
     lines = [
         "| family | layers | tokens | fewer FLOPs | fp32 over dense fp32 (95 %) | of the FLOPs "
         "| int8 over dense int8 | int8 over dense fp32 |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in found["rows"]:
+    for row in report["rows"]:
         fp32, int8 = _ratio(row, "strong fp32"), _ratio(row, "strong int8", "dense int8")
         lines.append(
             f"| {row['family']} | {row['layers']} | {row['tokens']} | {fp32['flops']:.2f}x "
-            f"| {_told(fp32)} | {fp32['realised']:.2f} | {_told(int8)} "
-            f"| {_told(_ratio(row, 'strong int8'))} |"
+            f"| {_interval(fp32)} | {fp32['realised']:.2f} | {_interval(int8)} "
+            f"| {_interval(_ratio(row, 'strong int8'))} |"
         )
     return "\n".join(lines)
 
 
 def machine() -> str:
-    found = read("latency")
-    if found is None:
+    report = read("latency")
+    if report is None:
         return NONE
-    env = found["environment"]
+    env = report["environment"]
     names = ("onnxruntime", "torch", "transformers")
     versions = ", ".join(f"{name} {env['versions'][name]}" for name in names)
-    return f"{found['model']}, on {env['machine']} ({versions}), commit {env['commit']}."
+    return f"{report['model']}, on {env['machine']} ({versions}), commit {env['commit']}."
 
 
 def parts() -> dict[str, str]:

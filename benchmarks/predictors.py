@@ -89,7 +89,7 @@ def measure(name: str, folder: Path, *, tokens: int, rounds: int) -> Row:
     return row | {"flops": flops}
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,14 +97,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     rows = []
     for name in args.names or MODELS:
         with TemporaryDirectory(prefix="toprune-predictors-") as folder:
             rows.append(measure(name, Path(folder), tokens=args.tokens, rounds=args.rounds))
-    found = {"rows": rows, "seed": SEED, "environment": environment()}
-    (args.out / FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    result = {"rows": rows, "seed": SEED, "environment": environment()}
+    (args.out / FILE).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

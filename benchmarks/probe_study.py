@@ -80,30 +80,32 @@ def scores(probes: Tensor, random: torch.Generator) -> dict[str, Any]:
 
 
 def study(task: str) -> list[dict[str, Any]]:
-    kind = make_task(sets.TASK[task])
+    task_object = make_task(sets.TASK[task])
     train_set, reported = selection(task, sets.train_set(task, ROWS.get(task)))
     source = CACHE / "dense" / (task + "-select" * (task != "imdb"))
-    model, tokenizer = load_model(source, kind, train_set).eval(), load_tokenizer(source)
+    model, tokenizer = load_model(source, task_object, train_set).eval(), load_tokenizer(source)
     limit = sets.MAX_LENGTH[task]
-    features = encode(tokenizer, kind, train_set, limit)
+    features = encode(tokenizer, task_object, train_set, limit)
     judges = reported["select"].take(range(700))
-    tests = encode(tokenizer, kind, judges, limit)
+    tests = encode(tokenizer, task_object, judges, limit)
     collate = Collate(tokenizer)
     sample = np.random.default_rng(0).permutation(len(features))[:512]
     batches = [
         {k: v for k, v in batch.items() if k != "labels"}
         for _, batch in in_batches([features[i] for i in sample], collate)
     ]
-    probes = {n: fit_probes(model, kind, batches[: n // 32]) for n in (64, 512)}
-    dense = collect_outputs(model, kind, tests, collate, "dense")
+    probes = {n: fit_probes(model, task_object, batches[: n // 32]) for n in (64, 512)}
+    dense = collect_outputs(model, task_object, tests, collate, "dense")
     rows: list[dict[str, Any]] = []
 
-    def accuracy(said: list[np.ndarray]) -> float:
-        return kind.metrics(kind.statistics(said, rows_of(tests), judges))["accuracy"]
+    def accuracy(outputs: list[np.ndarray]) -> float:
+        return task_object.metrics(task_object.statistics(outputs, rows_of(tests), judges))[
+            "accuracy"
+        ]
 
     def note(name: str, shape: str, budget: str, policy: Any) -> None:
         attach_policy(model, policy)
-        said = collect_outputs(model, kind, tests, collate, name)
+        outputs = collect_outputs(model, task_object, tests, collate, name)
         detach(model)
         rows.append(
             {
@@ -111,20 +113,20 @@ def study(task: str) -> list[dict[str, Any]]:
                 "score": name,
                 "schedule": shape,
                 "budget": budget,
-                "accuracy": accuracy(said),
-                "distance": distance(kind, said, dense),
+                "accuracy": accuracy(outputs),
+                "distance": distance(task_object, outputs, dense),
             }
         )
 
     for budget in BUDGETS[task]:
         for shape, last in (("geometric", None), ("single cut", 0)):
             args = (sizes_of(model), lengths(features), Budget.parse(budget))
-            own = {"family": family_of(model).name, "first": 0, "last": last}
-            plain = geometric(*args, **own, score="received")
+            settings = {"family": family_of(model).name, "first": 0, "last": last}
+            plain = geometric(*args, **settings, score="received")
             for name, by in scores(probes[512], torch.Generator().manual_seed(0)).items():
                 note(name, shape, budget, By(plain, by))
-            for n, found in probes.items():
-                plan = geometric(*args, **own, score="probe", probe=tuple(found[0].tolist()))
+            for n, probe in probes.items():
+                plan = geometric(*args, **settings, score="probe", probe=tuple(probe[0].tolist()))
                 note(f"probe, {n} texts", shape, budget, Follow(plan))
     rows.append(
         {
@@ -141,9 +143,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", choices=list(BUDGETS))
     args = parser.parse_args()
-    found = [row for task in args.tasks for row in study(task)]
-    OUT.write_text(json.dumps({"rows": found, "environment": environment()}, indent=1) + "\n")
-    for row in found:
+    rows_found = [row for task in args.tasks for row in study(task)]
+    OUT.write_text(json.dumps({"rows": rows_found, "environment": environment()}, indent=1) + "\n")
+    for row in rows_found:
         sets.say(json.dumps(row))
 
 

@@ -30,21 +30,23 @@ TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
 def command(data: Path, out: Path) -> list[str]:
-    words = f"-m toprune.cli prune --model {CACHE / 'dense' / 'mrpc'} --data {data} --out {out}"
-    words += f" --budget {BUDGET} --epochs 2 --soft-epochs 1 --max-length 128 --save-steps 5"
-    return f"{words} --seed {SEED} --resume --json".split()
+    args = f"-m toprune.cli prune --model {CACHE / 'dense' / 'mrpc'} --data {data} --out {out}"
+    args += f" --budget {BUDGET} --epochs 2 --soft-epochs 1 --max-length 128 --save-steps 5"
+    return f"{args} --seed {SEED} --resume --json".split()
 
 
-def start(words: list[str], processes: int) -> subprocess.Popen[bytes]:
-    given = [sys.executable, *(TWO if processes == 2 else []), *words]
+def start(args: list[str], processes: int) -> subprocess.Popen[bytes]:
+    command_line = [sys.executable, *(TWO if processes == 2 else []), *args]
     threads = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(given, env=threads, stdout=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        command_line, env=threads, stdout=subprocess.DEVNULL, start_new_session=True
+    )
 
 
-def kill_in_the_soft_stage(words: list[str], out: Path) -> None:
+def kill_in_the_soft_stage(args: list[str], out: Path) -> None:
     """All processes at once, after their second checkpoint."""
     soft = out.with_name(f"{out.name}.partial") / "stages" / "soft"
-    with start(words, 2) as launcher:
+    with start(args, 2) as launcher:
         while int((last_checkpoint(soft) or "-0").rpartition("-")[2]) < 10:
             if launcher.poll() is not None:
                 raise SystemExit("it ended before it could be killed")
@@ -53,7 +55,7 @@ def kill_in_the_soft_stage(words: list[str], out: Path) -> None:
         subprocess.run(["pkill", "-KILL", "-f", str(out)], check=False)  # workers have own sessions
 
 
-def told(out: Path) -> dict[str, Any]:
+def summary(out: Path) -> dict[str, Any]:
     plan, report = Plan.load(out / "plan.json"), read_report(out)
     return {
         "steps": [{"layer": step.layer, "keep": float(step.keep)} for step in plan.steps],
@@ -66,7 +68,7 @@ def told(out: Path) -> dict[str, Any]:
 
 def main() -> None:
     reported = sets.together(sets.report_sets("mrpc", SHOWN).values())
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         data.mkdir()
@@ -75,17 +77,17 @@ def main() -> None:
             (data / f"{name}.jsonl").write_text("".join(lines))
         for name, processes in (("one", 1), ("two", 2), ("two, killed, then one", 1)):
             out = Path(folder) / name.replace(", ", "-").replace(" ", "-")
-            words = command(data, out)
+            args = command(data, out)
             if "killed" in name:
-                kill_in_the_soft_stage(words, out)
-            if start(words, processes).wait() != 0:
+                kill_in_the_soft_stage(args, out)
+            if start(args, processes).wait() != 0:
                 raise SystemExit(f"{name} failed")
-            found[name] = told(out)
-            sets.say(f"{name}: {found[name]}")
+            results[name] = summary(out)
+            sets.say(f"{name}: {results[name]}")
             shutil.rmtree(out)
     about = {"budget": BUDGET, "trained_on": PAIRS, "examples": len(reported), "seed": SEED}
     OUT.write_text(
-        json.dumps(about | {"runs": found, "environment": environment()}, indent=1) + "\n"
+        json.dumps(about | {"runs": results, "environment": environment()}, indent=1) + "\n"
     )
 
 

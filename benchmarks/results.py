@@ -126,7 +126,7 @@ def measure(spec: Spec, *, select: bool, settings: dict[str, Any]) -> dict[str, 
 
 
 def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, dict[str, Examples]]:
-    kind = make_task(sets.TASK[spec.task])
+    task = make_task(sets.TASK[spec.task])
     train_set = sets.train_set(spec.task, TEXTS.get(spec.task))
     if select:
         train_set, reported = selection(spec.task, train_set)
@@ -134,15 +134,15 @@ def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, di
         reported = sets.report_sets(spec.task, IMDB_TEST if spec.task == "imdb" else None)
     source = CACHE / "dense" / (spec.task + "-select" * (select and spec.task != "imdb"))
     tokenizer = load_tokenizer(source)
-    features = encode(tokenizer, kind, train_set, sets.MAX_LENGTH[spec.task])
+    features = encode(tokenizer, task, train_set, sets.MAX_LENGTH[spec.task])
     change_top, change_training = VARIANTS[spec.variant]
     training: dict[str, Any] = {"seed": spec.seed} | EPOCHS.get(spec.task, {}) | change_training
     top_names, training_names = Top.__dataclass_fields__, Training.__dataclass_fields__
     training |= {k: v for k, v in settings.items() if k in training_names}
     job = Job(
-        model=load_model(source, kind, train_set),
+        model=load_model(source, task, train_set),
         tokenizer=tokenizer,
-        task=kind,
+        task=task,
         features=features,
         lengths=lengths(features),
         budget=Budget.parse(spec.budget),
@@ -165,13 +165,15 @@ def selection(task: str, train_set: Examples) -> tuple[Examples, dict[str, Examp
 
 
 def _scores(
-    kind: Task, reported: dict[str, Examples], texts: Any, before: Answers, after: Answers
+    task: Task, reported: dict[str, Examples], texts: Any, before: Answers, after: Answers
 ) -> dict[str, Any]:
     judged = {
-        part: [kind.statistics(said[part], rows_of(texts[part]), e) for said in (before, after)]
+        part: [
+            task.statistics(outputs[part], rows_of(texts[part]), e) for outputs in (before, after)
+        ]
         for part, e in reported.items()
     }
-    far = {part: distance(kind, after[part], before[part]) for part in reported}
+    far = {part: distance(task, after[part], before[part]) for part in reported}
     if len(judged) > 1:
         counts = [len(dense) for dense, _ in judged.values()]
         judged["all"] = [np.concatenate(x) for x in zip(*judged.values(), strict=True)]
@@ -179,33 +181,33 @@ def _scores(
     return {
         part: {
             "examples": len(dense),
-            "dense": with_intervals(kind, dense),
-            "pruned": with_intervals(kind, pruned),
-            "difference": paired(kind, dense, pruned),
+            "dense": with_intervals(task, dense),
+            "pruned": with_intervals(task, pruned),
+            "difference": paired(task, dense, pruned),
             "distance": far[part],
         }
         for part, (dense, pruned) in judged.items()
     }
 
 
-def distance(kind: Task, said: Sequence[np.ndarray], dense: Sequence[np.ndarray]) -> float:
+def distance(task: Task, outputs: Sequence[np.ndarray], dense: Sequence[np.ndarray]) -> float:
     """The distillation loss of answers (C,), each of one text."""
-    one, other = (torch.from_numpy(np.stack(x)) for x in (said, dense))
-    return float(kind.distill_loss(one, other, torch.ones_like(one)))
+    one, other = (torch.from_numpy(np.stack(x)) for x in (outputs, dense))
+    return float(task.distill_loss(one, other, torch.ones_like(one)))
 
 
 def _dense(task: str, job: Job, texts: Any, select: bool) -> Answers:
     """The dense model's logits on the reported sets, once."""
-    found: Answers = {}
+    result: Answers = {}
     for part, features in texts.items():
         path = CACHE / "logits" / f"{task}-{part}-{len(features)}{'-select' * select}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             collate = Collate(job.tokenizer)
-            said = collect_outputs(job.model, job.task, features, collate, f"dense on {part}")
-            np.save(path, np.stack(said))
-        found[part] = list(np.load(path))
-    return found
+            outputs = collect_outputs(job.model, job.task, features, collate, f"dense on {part}")
+            np.save(path, np.stack(outputs))
+        result[part] = list(np.load(path))
+    return result
 
 
 def _shared(spec: Spec, select: bool) -> Path:
@@ -251,16 +253,16 @@ def main() -> None:
             continue
         if args.task and spec.task != args.task:
             continue
-        found = measure(spec, select=args.select, settings=settings)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        result = measure(spec, select=args.select, settings=settings)
+        path.write_text(json.dumps(result, indent=1) + "\n")
         metric = sets.METRIC[spec.task]
-        for part, score in found["reported"].items():
+        for part, score in result["reported"].items():
             gap = score["difference"][metric]
             was, now = score["dense"][metric]["value"], score["pruned"][metric]["value"]
             sets.say(
                 f"{path.stem} {part}: {was:.4f} -> {now:.4f} ({100 * gap['value']:+.2f}, "
                 f"p {gap['p']:.2f}) distance {score['distance']:.3f} "
-                f"{found['executed']['unpadded']:.3f}x {found['seconds']:.0f} s {found['steps']}"
+                f"{result['executed']['unpadded']:.3f}x {result['seconds']:.0f} s {result['steps']}"
             )
 
 

@@ -51,13 +51,13 @@ def first_class(examples: Examples) -> int | None:
 
 
 def main() -> None:
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     wanted: dict[str, Any] = {}
 
     def note(name: str, examples: Examples, expected: Any) -> None:
-        found[name], wanted[name] = [len(examples), first_class(examples)], list(expected)
-        good = found[name] == wanted[name]
-        sets.say(f"{name}: {found[name]}" + ("" if good else f", but {wanted[name]} is right"))
+        actual[name], wanted[name] = [len(examples), first_class(examples)], list(expected)
+        good = actual[name] == wanted[name]
+        sets.say(f"{name}: {actual[name]}" + ("" if good else f", but {wanted[name]} is right"))
 
     for name, parts in GLUE.items():
         for part, examples in sets.read_glue(name).items():
@@ -73,10 +73,10 @@ def main() -> None:
     for part, examples in trecqa().items():
         note(f"trecqa {part}", examples, (PAIRS[part], None))
     RESULT.write_text(
-        json.dumps({"rows": found, "expected": wanted, "environment": environment()}, indent=1)
+        json.dumps({"rows": actual, "expected": wanted, "environment": environment()}, indent=1)
         + "\n"
     )
-    if found != wanted:
+    if actual != wanted:
         sys.exit("some numbers differ")
 
 

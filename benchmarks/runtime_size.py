@@ -57,10 +57,10 @@ print(json.dumps([b - a for a, b in zip(clock, clock[1:])] + [answer, loaded]))
 
 def ask(python: Path, code: str, *arguments: str) -> Any:
     """What the code says, in a process that sees nothing but the new environment."""
-    told = subprocess.run(
+    process = subprocess.run(
         [python, "-I", "-c", code, *arguments], capture_output=True, text=True, check=True
     )
-    return json.loads(told.stdout)
+    return json.loads(process.stdout)
 
 
 def weight(folder: Path, pattern: str = "*") -> int:
@@ -95,8 +95,8 @@ def measure(folder: Path) -> dict[str, Any]:
     bare, bytecode = weight(home), weight(home, "*.pyc")
     before = ask(python, PACKAGES)
     subprocess.run([python, "-m", "pip", "install", "--quiet", ROOT], check=True)
-    found = ask(python, FOUND)
-    assert not found, f"{found} came along"
+    modules = ask(python, FOUND)
+    assert not modules, f"{modules} came along"
     packages = {
         name: megabytes(count)
         for name, count in sorted(ask(python, PACKAGES).items(), key=lambda item: -item[1])
@@ -118,9 +118,9 @@ def measure(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     with TemporaryDirectory() as folder:
-        told = json.dumps(measure(Path(folder)), indent=1)
-    OUT.write_text(told + "\n", encoding="utf-8")
-    sys.stdout.write(told + "\n")
+        text = json.dumps(measure(Path(folder)), indent=1)
+    OUT.write_text(text + "\n", encoding="utf-8")
+    sys.stdout.write(text + "\n")
 
 
 if __name__ == "__main__":

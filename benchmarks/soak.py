@@ -43,17 +43,17 @@ WORDS = ("the", "film", "river", "never", "bright", "doctor", "because", "market
 def pool() -> list[Text]:
     rng = np.random.default_rng(SEED)
 
-    def draw(words: int) -> str:
-        return " ".join(rng.choice(WORDS, words))
+    def draw(length: int) -> str:
+        return " ".join(rng.choice(WORDS, length))
 
     texts: list[Text] = []
     for _ in range(POOL):
-        words = 1 + int(rng.random() ** 2 * (LONGEST - 2))  # two of the tokens are special
-        if rng.random() < PAIRS and words > 2:  # three
-            cut = int(rng.integers(1, words - 1))
-            texts.append((draw(cut), draw(words - 1 - cut)))
+        length = 1 + int(rng.random() ** 2 * (LONGEST - 2))  # two of the tokens are special
+        if rng.random() < PAIRS and length > 2:  # three
+            cut = int(rng.integers(1, length - 1))
+            texts.append((draw(cut), draw(length - 1 - cut)))
         else:
-            texts.append(draw(words))
+            texts.append(draw(length))
     return texts
 
 
@@ -139,12 +139,12 @@ def main() -> None:
     requests = parser.parse_args().requests
     with TemporaryDirectory() as folder:
         subprocess.run([sys.executable, MAKE_BUNDLE, folder, "classify"], check=True)
-        found = soak(Path(folder) / "classify", requests)
-    told = json.dumps(found, indent=1)
-    sys.stdout.write(told + "\n")
+        result = soak(Path(folder) / "classify", requests)
+    text = json.dumps(result, indent=1)
+    sys.stdout.write(text + "\n")
     if requests == REQUESTS:
-        OUT.write_text(told + "\n", encoding="utf-8")
-    sys.exit(1 if found["wrong"] or found["lost"] else 0)
+        OUT.write_text(text + "\n", encoding="utf-8")
+    sys.exit(1 if result["wrong"] or result["lost"] else 0)
 
 
 if __name__ == "__main__":

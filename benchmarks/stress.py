@@ -26,14 +26,14 @@ TASK, TEXTS, FLOORS = "imdb", 5000, (64, 96, 128)
 BUNDLES = ("top-3x-s0",)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", default=BUNDLES, help="of the runs of methods.py")
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--out", type=Path, default=RESULT)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     (reported,) = sets.report_sets(TASK, TEXTS).values()
     rows = []
     with TemporaryDirectory(prefix="toprune-stress-") as folder:
@@ -41,11 +41,13 @@ def main(words: Sequence[str] | None = None) -> None:
         data.write_text("".join(json.dumps(row) + "\n" for row in sets.rows(reported)))
         for name in args.names:
             runs, dense = CACHE / "compare" / TASK / "runs", CACHE / "dense" / TASK
-            found = stress(runs / name, data, dense=dense, floors=FLOORS, limit=args.limit)
-            rows.append(found | {"bundle": name, "dense": f"dense/{TASK}"})
-            sets.say(f"{name}: {found['verdict']}")
-            told = {"task": TASK, "rows": rows, "threads": torch.get_num_threads()}
-            args.out.write_text(json.dumps(told | {"environment": environment()}, indent=1) + "\n")
+            report = stress(runs / name, data, dense=dense, floors=FLOORS, limit=args.limit)
+            rows.append(report | {"bundle": name, "dense": f"dense/{TASK}"})
+            sets.say(f"{name}: {report['verdict']}")
+            result = {"task": TASK, "rows": rows, "threads": torch.get_num_threads()}
+            args.out.write_text(
+                json.dumps(result | {"environment": environment()}, indent=1) + "\n"
+            )
 
 
 if __name__ == "__main__":

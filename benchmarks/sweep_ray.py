@@ -129,7 +129,7 @@ def main() -> None:
             "in_turn_every_core": timed(grid, all_, in_turn, cores),
         }
         reads = {"plans": plan_of, "weights": weights_of, "metrics": metrics_of}
-        found = {
+        result = {
             "runs": len(bundles(one)),
             "texts": {"train": TRAIN, "test": TEST},
             "training": TRAINING.settings(),
@@ -146,8 +146,8 @@ def main() -> None:
             "table": (ray / "sweep.md").read_text().splitlines(),
             "environment": environment(),
         }
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
-    shown = {key: found[key] for key in ("runs", "took", "equal", "ray_faster")}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    shown = {key: result[key] for key in ("runs", "took", "equal", "ray_faster")}
     print(json.dumps(shown, indent=1))
 
 

@@ -93,9 +93,9 @@ def interleave(kinds: dict[str, Any], rounds: int) -> dict[str, list[float]]:
     optimizers = {name: optimizer_of(learner) for name, (learner, _) in kinds.items()}
     times: dict[str, list[float]] = {name: [] for name in kinds}
     for i in range(rounds + 1):  # the first round warms up
-        some = [(2 * BATCHES * j // BATCHES + i) % (2 * BATCHES) for j in range(BATCHES)]
+        chosen = [(2 * BATCHES * j // BATCHES + i) % (2 * BATCHES) for j in range(BATCHES)]
         for name, (learner, batches) in kinds.items():
-            seconds = train_on(learner, optimizers[name], [batches[j] for j in some])
+            seconds = train_on(learner, optimizers[name], [batches[j] for j in chosen])
             if i > 0:
                 times[name].append(seconds)
     return times
