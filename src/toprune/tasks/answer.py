@@ -109,7 +109,7 @@ class Answer(Task):
         it is saved.
         """
         if examples.pairs is None:
-            raise UserError("answers are found in a context; name its column too")
+            raise UserError("answers are in a context; name its column too")
         other = [name for name in config.architectures or [] if name.endswith(OTHER_HEADS)]
         if other:
             raise UserError(
@@ -165,11 +165,11 @@ class Answer(Task):
         contexts, labels = examples.pairs or [], list[Any](examples.labels or [])
         statistics = []
         candidates = self._candidates(outputs, rows, len(examples), spans=1)
-        for found, context, label in zip(candidates, contexts, labels, strict=True):
-            answer = _normalise(_cut(context, found.best)[0])
+        for candidate, context, label in zip(candidates, contexts, labels, strict=True):
+            answer = _normalise(_cut(context, candidate.best)[0])
             golds = [gold for gold in (_normalise(text) for text, _ in label) if gold] or [""]
             f1, exact = max(_f1(answer, gold) for gold in golds), answer in golds
-            statistics.append((f1, exact, found.null - found.score, golds == [""]))
+            statistics.append((f1, exact, candidate.null - candidate.score, golds == [""]))
         return np.array(statistics, np.float64).reshape(-1, 4)
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
@@ -190,7 +190,7 @@ class Answer(Task):
         def answers(outputs: Outputs) -> list[str]:
             candidates = self._candidates(outputs, rows, len(examples), spans=1)
             pairs = zip(candidates, examples.pairs or [], strict=True)
-            return [_cut(context, self._decide(found))[0] for found, context in pairs]
+            return [_cut(context, self._decide(candidate))[0] for candidate, context in pairs]
 
         same = [a == b for a, b in zip(answers(one), answers(other), strict=True)]
         return _mean(np.array(same))
@@ -202,11 +202,11 @@ class Answer(Task):
         `score` is its probability among the best spans of all windows and "none"."""
         predictions = []
         candidates = self._candidates(outputs, rows, len(texts), spans=self.best)
-        for found, (_, context) in zip(candidates, texts, strict=True):
-            span = self._decide(found)
+        for candidate, (_, context) in zip(candidates, texts, strict=True):
+            span = self._decide(candidate)
             text, start, end = _cut(context, span)
-            scores = np.array([found.null, *found.spans.values()])
-            chosen = found.null if span is None else found.spans[span]
+            scores = np.array([candidate.null, *candidate.spans.values()])
+            chosen = candidate.null if span is None else candidate.spans[span]
             share = float(1 / np.exp(np.minimum(scores - chosen, 700)).sum())  # e^710 overflows
             predictions.append({"answer": text, "score": share, "start": start, "end": end})
         return predictions
@@ -231,9 +231,9 @@ class Answer(Task):
             changes.append(Change(i, a["answer"], b["answer"], label, gain, around=a["start"]))
         return changes
 
-    def _decide(self, found: "_Candidates") -> Span | None:
-        is_none = self.no_answer and found.null - found.score > self.threshold
-        return None if is_none else found.best
+    def _decide(self, candidate: "_Candidates") -> Span | None:
+        is_none = self.no_answer and candidate.null - candidate.score > self.threshold
+        return None if is_none else candidate.best
 
     def _candidates(
         self, outputs: Outputs, rows: Rows, count: int, *, spans: int
@@ -242,12 +242,12 @@ class Answer(Task):
         candidates = [_Candidates() for _ in range(count)]
         for logits, row in zip(outputs, rows, strict=True):
             logits = np.asarray(logits, np.float64)  # (n, 2)
-            found = candidates[row.text]
-            found.null = min(found.null, float(logits[0].sum()))
+            candidate = candidates[row.text]
+            candidate.null = min(candidate.null, float(logits[0].sum()))
             for span, score in self._best_spans(logits, _places(row), spans):
-                if score > found.spans.get(span, -inf):
-                    found.spans.pop(span, None)  # the first span that reaches a score comes first
-                    found.spans[span] = score
+                if score > candidate.spans.get(span, -inf):
+                    candidate.spans.pop(span, None)  # to the end: the first to reach a score wins
+                    candidate.spans[span] = score
         return candidates
 
     def _best_spans(
@@ -277,7 +277,7 @@ class _Candidates:
     """Spans and the score of "none", over all windows of one text."""
 
     null: float = inf  # the least over the windows: one that finds an answer decides
-    spans: dict[Span, float] = field(default_factory=dict)  # in the order they were found
+    spans: dict[Span, float] = field(default_factory=dict)  # in the order of the windows
 
     @property
     def best(self) -> Span | None:

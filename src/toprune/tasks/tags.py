@@ -139,10 +139,10 @@ class Tags(Task):
         tags = parse(names)
         statistics = np.zeros((len(examples), 5), np.int64)
         for i, (ids, label) in enumerate(zip(predicted, labels, strict=True)):
-            found = set(entities([tags[tag] for tag in ids]))
+            proposed = set(entities([tags[tag] for tag in ids]))
             true = set(entities([tags[tag] for tag in label]))
             right = int((ids == np.asarray(label, np.int64)).sum())
-            statistics[i] = len(found & true), len(found), len(true), right, len(label)
+            statistics[i] = len(proposed & true), len(proposed), len(true), right, len(label)
         return statistics
 
     def metrics(self, statistics: np.ndarray) -> dict[str, float]:
@@ -151,10 +151,10 @@ class Tags(Task):
         With flat tags (parts of speech) each word is an entity, except a word with the tag "O". So
         without an "O" all four are the same number. 0/0 counts as 0.
         """
-        right, found, true, right_words, words = (int(count) for count in statistics.sum(0))
+        right, proposed, true, right_words, words = (int(count) for count in statistics.sum(0))
         return {
-            "f1": 2 * right / max(found + true, 1),
-            "precision": right / max(found, 1),
+            "f1": 2 * right / max(proposed + true, 1),
+            "precision": right / max(proposed, 1),
             "recall": right / max(true, 1),
             "accuracy": right_words / max(words, 1),
         }
@@ -233,21 +233,21 @@ def parse(names: Sequence[str]) -> list[Tag]:
     if not has_prefixes(names):
         return [Tag(OUTSIDE if name == OUTSIDE else "S", name) for name in names]
     parts = [name.partition("-") for name in names]
-    return [Tag(PREFIXES.get(place, OUTSIDE), kind or "_") for place, _, kind in parts]
+    return [Tag(PREFIXES.get(place, OUTSIDE), type_name or "_") for place, _, type_name in parts]
 
 
 def entities(tags: Sequence[Tag]) -> list[Entity]:
     """The entities in the tags of one sentence, in order."""
-    found: list[Entity] = []
+    result: list[Entity] = []
     before = Tag(OUTSIDE, "")
     for i, tag in enumerate(tags):
         continues = tag.place in "IE" and before.place in "BI" and tag.type == before.type
         if continues:
-            found[-1] = found[-1]._replace(last=i)
+            result[-1] = result[-1]._replace(last=i)
         elif tag.place != OUTSIDE:
-            found.append(Entity(tag.type, i, i))
+            result.append(Entity(tag.type, i, i))
         before = tag
-    return found
+    return result
 
 
 def _read(
@@ -268,16 +268,16 @@ def _read(
         names: of the tags, by id.
     """
     outside = names.index(OUTSIDE) if OUTSIDE in names else 0
-    found = [np.full(count, outside) for count in counts]
+    tag_ids = [np.full(count, outside) for count in counts]
     context = [np.full(count, -1) for count in counts]  # tokens to the nearer end
     for output, row in zip(outputs, rows, strict=True):
         words, pieces = _places(row)
         at = np.flatnonzero(pieces == 0)
         words, room = words[at], np.minimum(at, len(pieces) - 1 - at)
         better = room > context[row.text][words]
-        found[row.text][words[better]] = output[at[better]].argmax(-1)
+        tag_ids[row.text][words[better]] = output[at[better]].argmax(-1)
         context[row.text][words[better]] = room[better]
-    return found
+    return tag_ids
 
 
 def _places(row: "Row") -> tuple[np.ndarray, np.ndarray]:
