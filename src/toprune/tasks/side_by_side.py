@@ -43,9 +43,11 @@ class SideBySide:
         return dense, pruned
 
     def label(self, index: int) -> Any:
+        """The label of an example; None if there are no labels."""
         return None if self.examples.labels is None else self.examples.labels[index]
 
     def name(self, class_id: int) -> str:
+        """The name of a class or tag; its number if it has none."""
         return str(class_id) if self.names is None else self.names[class_id]
 
     def recall_rows(

@@ -1,1 +1,1 @@
-"""Reports as web pages: one file each, which asks for nothing else and works from a disk."""
+"""Reports as web pages: one self-contained file each, without requests."""
