@@ -311,8 +311,8 @@ def test_the_command_without_the_engine(bundle: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--workers", "2", "--out", "out.jsonl", "--runtime", "onnx"], "are of --engine ray"),
-        (["--unordered", "--out", "out.jsonl", "--runtime", "onnx"], "are of --engine ray"),
+        (["--workers", "2", "--out", "out.jsonl", "--runtime", "onnx"], "need --engine ray"),
+        (["--unordered", "--out", "out.jsonl", "--runtime", "onnx"], "need --engine ray"),
         (["--engine", "ray", "--runtime", "onnx"], "say where the answers go with --out"),
         (["--engine", "ray", "--out", "out.jsonl"], "--out needs an exported file"),
     ],
