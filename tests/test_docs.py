@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from support import command_page
+from support import architecture_page, command_page
 from support.command_page import commands, options
 from support.newcomer import ROOT, furnish
 from toprune import cli
@@ -200,9 +200,9 @@ def test_every_option_is_there():
             assert any(name.split()[1] == words for name in known), f"{page.name}: {words}"
 
 
-def test_the_page_of_the_command_line_is_up_to_date():
-    told = command_page.PAGE.read_text(encoding="utf-8")
-    assert told == command_page.page(), "run: make docs"
+@pytest.mark.parametrize("generated", [command_page, architecture_page])
+def test_a_generated_page_is_up_to_date(generated: Any):
+    assert generated.PAGE.read_text(encoding="utf-8") == generated.page(), "run: make docs"
 
 
 @pytest.mark.parametrize("name", METHODS)
