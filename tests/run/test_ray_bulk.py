@@ -313,7 +313,7 @@ def test_the_command_without_the_engine(bundle: Path, tmp_path: Path):
     [
         (["--workers", "2", "--out", "out.jsonl", "--runtime", "onnx"], "need --engine ray"),
         (["--unordered", "--out", "out.jsonl", "--runtime", "onnx"], "need --engine ray"),
-        (["--engine", "ray", "--runtime", "onnx"], "say where the answers go with --out"),
+        (["--engine", "ray", "--runtime", "onnx"], "name a file for the answers with --out"),
         (["--engine", "ray", "--out", "out.jsonl"], "--out needs an exported file"),
     ],
 )
