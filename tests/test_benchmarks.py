@@ -8,10 +8,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_tables_are_up_to_date():
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "table.py", "--check"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr

@@ -55,8 +55,8 @@ def dense(tmp_path: Path) -> Path:
 def pruned(tmp_path: Path) -> Path:
     steps = Step(0, Fraction(7, 10)), Step(2, Fraction(4, 10))
     plan = Plan("bert", 4, 32, "received", steps, protect=(2,), protect_until=2)
-    told = {"task": "rank", "max_length": LIMIT}
-    Bundle(make_model(num_labels=1), make_tokenizer(), plan, told).save(tmp_path / "pruned")
+    output = {"task": "rank", "max_length": LIMIT}
+    Bundle(make_model(num_labels=1), make_tokenizer(), plan, output).save(tmp_path / "pruned")
     export(tmp_path / "pruned")
     return tmp_path / "pruned"
 
@@ -71,23 +71,23 @@ def test_rerank(
     files = sorted(dense.rglob("*"))
     monkeypatch.setattr(sys, "argv", ["rerank.py", str(dense), str(pruned), str(pairs)])
     runpy.run_path(str(EXAMPLES / "rerank.py"))
-    told = capsys.readouterr().out
-    table = {name: (float(ndcg), best) for name, ndcg, _, best in LINE.findall(told)}
+    output = capsys.readouterr().out
+    table = {name: (float(ndcg), best) for name, ndcg, _, best in LINE.findall(output)}
     assert list(table) == [
         "dense CrossEncoder",
         "pruned CrossEncoder, no plan",
         "pruned CrossEncoder",
         "dense ONNX",
         "pruned ONNX",
-    ], told
+    ], output
     assert table["dense ONNX"] == table["dense CrossEncoder"]
     assert table["pruned ONNX"] == table["pruned CrossEncoder"]
     assert table["pruned ONNX"] != table["pruned CrossEncoder, no plan"]
     for report in (evaluate(pruned, pairs), evaluate_onnx(Runner(pruned), pairs)):
-        found = report["metrics"]["ndcg@10"]["value"]
-        assert table["pruned ONNX"][0] == pytest.approx(found, abs=1e-4)
+        expected = report["metrics"]["ndcg@10"]["value"]
+        assert table["pruned ONNX"][0] == pytest.approx(expected, abs=1e-4)
     for kind in ("CrossEncoder", "ONNX"):
-        assert re.search(rf"^pruned {kind} is [\d.]+x as fast as dense {kind} \(", told, re.M)
+        assert re.search(rf"^pruned {kind} is [\d.]+x as fast as dense {kind} \(", output, re.M)
     assert sorted(dense.rglob("*")) == files  # the user's own, not written into
 
 

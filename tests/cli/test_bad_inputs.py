@@ -155,12 +155,12 @@ PRUNE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", PRUNE)
 def test_bad_input_is_one_line(case: str, place: Path, tmp_path: Path):
-    asked, names = PRUNE[case]
-    given: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
-    given |= {"budget": "2x", "epochs": 0, "out": tmp_path / "out"} | asked
-    given = {name: v(tmp_path) if callable(v) else v for name, v in given.items()}
+    changes, names = PRUNE[case]
+    options: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
+    options |= {"budget": "2x", "epochs": 0, "out": tmp_path / "out"} | changes
+    options = {name: v(tmp_path) if callable(v) else v for name, v in options.items()}
     before = sorted(tmp_path.rglob("*"))
-    words = [word for name, v in given.items() for word in (f"--{name.replace('_', '-')}", v)]
+    words = [word for name, v in options.items() for word in (f"--{name.replace('_', '-')}", v)]
     refused(call("prune", *words), names)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -176,12 +176,12 @@ FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", FINETUNE)
 def test_bad_input_of_finetune(case: str, place: Path, tmp_path: Path):
-    asked, names = FINETUNE[case]
-    given: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
-    given |= {"out": tmp_path / "out"} | asked
-    given = {name: v(tmp_path) if callable(v) else v for name, v in given.items()}
+    changes, names = FINETUNE[case]
+    options: dict[str, Any] = {"model": place / "model", "data": place / "data.jsonl"}
+    options |= {"out": tmp_path / "out"} | changes
+    options = {name: v(tmp_path) if callable(v) else v for name, v in options.items()}
     before = sorted(tmp_path.rglob("*"))
-    words = [word for name, v in given.items() for word in (f"--{name.replace('_', '-')}", v)]
+    words = [word for name, v in options.items() for word in (f"--{name.replace('_', '-')}", v)]
     refused(call("finetune", *words), names)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -200,9 +200,16 @@ OTHER_TASKS: dict[str, tuple[tuple[Any, ...], str]] = {
 @pytest.mark.parametrize("case", OTHER_TASKS)
 def test_what_a_task_does_not_have(case: str, place: Path, tmp_path: Path):
     words, names = OTHER_TASKS[case]
-    given = ("--model", place / "model", "--data", place / "data.jsonl", "--out", tmp_path / "out")
+    options = (
+        "--model",
+        place / "model",
+        "--data",
+        place / "data.jsonl",
+        "--out",
+        tmp_path / "out",
+    )
     budget = ("--budget", "2x") if words[0] == "prune" else ()
-    refused(call(*words, *given, *budget), names)
+    refused(call(*words, *options, *budget), names)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -64,7 +64,7 @@ def test_from_model_to_bundle(place: Path, tmp_path: Path):
     plan = small / "plan.json"
     assert "of the original tokens" in succeed("plan", "show", plan)
     assert json.loads(succeed("plan", "show", plan, "--json"))["family"] == "bert"
-    assert f"belongs to {dense}" in succeed("plan", "check", plan, "--model", dense)
+    assert f"fits {dense}" in succeed("plan", "check", plan, "--model", dense)
     assert json.loads(succeed("plan", "check", plan, "--json"))["sound"] is True
 
 
@@ -121,9 +121,9 @@ def test_bench_side_by_side(place: Path, tmp_path: Path):
     assert {"dense fp32", "pruned fp32", "dense int8", "pruned int8"} <= report["rows"][0][
         "ms_per_text"
     ].keys()
-    asked = ("bench", small, "--lengths", "8,16", "--rounds", 5, "--fp32")
+    args = ("bench", small, "--lengths", "8,16", "--rounds", 5, "--fp32")
     assert "latency" not in json.loads((small / "report.json").read_text())
-    out = succeed(*asked, "--save")
+    out = succeed(*args, "--save")
     assert "worth it" in out
     assert f"The times are also in {small / 'report.html'}" in out
     saved = json.loads((small / "report.json").read_text())["latency"]
@@ -284,11 +284,11 @@ def test_methods_and_their_settings():
 
 
 @pytest.mark.parametrize(
-    ("epochs", "asked", "soft"),
+    ("epochs", "soft_epochs", "soft"),
     [(0, None, 0), (1, None, 0.2), (2, None, 1), (10, None, 2), (4, 3, 3)],
 )
-def test_soft_share_of_the_epochs(epochs: float, asked: float | None, soft: float):
-    assert cli.soft_share(epochs, asked) == pytest.approx(soft)
+def test_soft_share_of_the_epochs(epochs: float, soft_epochs: float | None, soft: float):
+    assert cli.soft_share(epochs, soft_epochs) == pytest.approx(soft)
 
 
 def test_help_without_arguments():
@@ -334,9 +334,9 @@ def test_demo_data_is_what_it_was():
 # -- what does not ---------------------------------------------------------------------------------
 
 
-def _plan(**own: Any) -> Plan:
+def _plan(**changes: Any) -> Plan:
     fields = {"family": "bert", "n_layers": 4, "width": 32, "score": "received", "steps": ()}
-    return Plan(**fields | own)
+    return Plan(**fields | changes)
 
 
 def test_plan_for_another_model(place: Path, tmp_path: Path):
@@ -396,8 +396,8 @@ def _questions(count: int) -> Rows:
         answers = {"text": [], "answer_start": []}
         if i % 3:
             answers = {"text": [words[4]], "answer_start": [len(" ".join(words[:4])) + 1]}
-        asked = f"w{i} w{i + 1}"
-        rows.append({"question": asked, "context": " ".join(words), "answers": answers})
+        question = f"w{i} w{i + 1}"
+        rows.append({"question": question, "context": " ".join(words), "answers": answers})
     return rows
 
 
@@ -408,9 +408,9 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     base = save_model(tmp_path / "base", make_model(head="encoder"))
     data = write_rows(tmp_path / "qa.jsonl", _questions(40))
     dense, small = tmp_path / "dense", tmp_path / "small"
-    asked = ("--task", "answer", "--data", data, "--max-length", 24)
-    succeed("finetune", "--model", base, *asked, "--stride", 4, "--epochs", 1, "--out", dense)
-    words = ("prune", "--model", dense, *asked, "--no-answer", "--budget", "1.5x", "--epochs", 0)
+    options = ("--task", "answer", "--data", data, "--max-length", 24)
+    succeed("finetune", "--model", base, *options, "--stride", 4, "--epochs", 1, "--out", dense)
+    words = ("prune", "--model", dense, *options, "--no-answer", "--budget", "1.5x", "--epochs", 0)
     assert "Dense and pruned give the same answer to" in succeed(*words, "--out", small)
     settings = json.loads((small / "report.json").read_text())["task_settings"]
     assert settings["no_answer"] is True
@@ -427,8 +427,8 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     torch_says = json.loads(succeed(*words, "--json"))
     onnx_says = json.loads(succeed(*words, "--json", "--runtime", "onnx"))
     assert onnx_says["metrics"].keys() == {"f1", "exact", "best_f1", "best_exact"}
-    for name, found in onnx_says["metrics"].items():  # one close call of 40 may fall otherwise
-        assert found["value"] == pytest.approx(torch_says["metrics"][name]["value"], abs=1 / 40)
+    for name, metric in onnx_says["metrics"].items():  # one close call of 40 may fall otherwise
+        assert metric["value"] == pytest.approx(torch_says["metrics"][name]["value"], abs=1 / 40)
 
     write_rows(data, [*_questions(40), {"question": " ", "context": "w1"}])
     words, out = (*words, "--runtime", "onnx", "--out"), tmp_path / "out.jsonl"

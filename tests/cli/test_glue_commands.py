@@ -118,8 +118,8 @@ def test_train_by_name(place: Path, tmp_path: Path):
     settings = written["provenance"]["settings"]
     assert (settings["glue"], settings["schedule"]) == ("mrpc", "paper")
     assert (settings["training"]["hard_epochs"], settings["training"]["lr"]) == (1, 2e-5)
-    found = toprune.evaluate(dense, place / "MRPC")
-    assert found["metrics"] == report["metrics"]
+    repeated = toprune.evaluate(dense, place / "MRPC")
+    assert repeated["metrics"] == report["metrics"]
 
     args = ("prune", "--model", dense, "--task", "mrpc", "--data", place / "MRPC")
     args += ("--schedule", "paper", "--epochs", 2, "--budget", "1.5x", "--out", tmp_path / "small")

@@ -25,8 +25,8 @@ PLAN = Plan("bert", 4, 32, "received", ())
 
 def commands() -> Iterator[tuple[str, Any]]:
     def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-        for own, sub in getattr(command, "commands", {}).items():
-            yield from walk(sub, f"{name} {own}".strip())
+        for word, sub in getattr(command, "commands", {}).items():
+            yield from walk(sub, f"{name} {word}".strip())
         if not hasattr(command, "commands"):
             yield name, command
 
@@ -107,14 +107,14 @@ def on_a_terminal(*words: str, **env: str) -> str:
         env=kept | {"TERM": "xterm-256color", "COLUMNS": "80"} | env,
     ):
         os.close(child)
-        told = b""
+        output = b""
         try:
             while part := os.read(parent, 4096):
-                told += part
+                output += part
         except OSError:  # how Linux says that nobody writes any more
             pass
     os.close(parent)
-    return told.decode()
+    return output.decode()
 
 
 def test_colours_on_a_terminal_only():
@@ -176,10 +176,10 @@ def test_a_slip_is_one_line(words: tuple[str, ...], names: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "line"),
     [("prune", "stopped; add --resume to continue"), ("report", "stopped")],
 )
-def test_control_c(name: str, told: str, monkeypatch: pytest.MonkeyPatch):
+def test_control_c(name: str, line: str, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -188,7 +188,7 @@ def test_control_c(name: str, told: str, monkeypatch: pytest.MonkeyPatch):
     more = ["--model", "m", "--budget", "2x", "--out", "o"] if name == "prune" else ["folder"]
     done = CliRunner().invoke(app, [name, *more])
     assert done.exit_code == terminal.INTERRUPTED
-    assert done.stderr.strip() == f"toprune: {told}"
+    assert done.stderr.strip() == f"toprune: {line}"
 
 
 def test_a_reader_who_leaves_early(plan: Path):

@@ -117,7 +117,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 
 
 def ratios(row: dict[str, Any]) -> dict[tuple[str, str], float]:
-    return {(found["who"], found["over"]): found["value"] for found in row["ratios"]}
+    return {(ratio["who"], ratio["over"]): ratio["value"] for ratio in row["ratios"]}
 
 
 # -- what is measured ------------------------------------------------------------------------------
@@ -147,12 +147,12 @@ def test_known_ratios(bundle: Path, fakes: Fakes):
 def test_share_of_the_flops(bundle: Path, fakes: Fakes):
     row = bench(bundle, lengths=[16], rounds=5)["rows"][0]
     flops = reduction(sizes_of(make_model()), PLAN, Lengths.of([16]), max_length=LONGEST)
-    found = {(r["who"], r["over"]): (r["flops"], r["realised"]) for r in row["ratios"]}
+    shares = {(r["who"], r["over"]): (r["flops"], r["realised"]) for r in row["ratios"]}
     real, padded = flops.unpadded, flops.padded
-    assert found["pruned fp32", "dense fp32"] == pytest.approx((real, 2 / real))
-    assert found["pruned int8", "dense int8"] == pytest.approx((real, 2 / real))
-    assert found["pruned fp32", "dense padded"] == pytest.approx((padded, 8 / padded))
-    assert found["pruned int8", "dense fp32"] == (None, None)
+    assert shares["pruned fp32", "dense fp32"] == pytest.approx((real, 2 / real))
+    assert shares["pruned int8", "dense int8"] == pytest.approx((real, 2 / real))
+    assert shares["pruned fp32", "dense padded"] == pytest.approx((padded, 8 / padded))
+    assert shares["pruned int8", "dense fp32"] == (None, None)
     assert row["flops"] == {"unpadded": real, "padded": padded}
 
 
@@ -205,11 +205,11 @@ def test_own_texts(bundle: Path, fakes: Fakes):
     report = bench(bundle, texts=TEXTS, rounds=1, int8=False)
     (row,) = report["rows"]
     assert (row["name"], row["texts"], row["batch"]) == (f"{TIMED} texts", TIMED, 1)
-    own = [feeds for path, feeds in fakes.fed if path.is_relative_to(bundle)][:TIMED]
-    lengths = [feeds["input_ids"].shape[1] for feeds in own]
+    timed = [feeds for path, feeds in fakes.fed if path.is_relative_to(bundle)][:TIMED]
+    lengths = [feeds["input_ids"].shape[1] for feeds in timed]
     assert (lengths[0], lengths[-1]) == (3, 62)
     assert {b - a for a, b in pairwise(lengths)} <= {3, 4, 5}
-    assert all(feeds["attention_mask"].all() for feeds in own)
+    assert all(feeds["attention_mask"].all() for feeds in timed)
     assert row["tokens"] == pytest.approx(np.mean(lengths))
 
 
@@ -233,7 +233,7 @@ def test_time_budget(bundle: Path, fakes: Fakes):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"lengths": [65]}, "lengths must be 1 to 64"),
         ({"lengths": [0]}, "lengths must be 1 to 64"),
@@ -245,9 +245,9 @@ def test_time_budget(bundle: Path, fakes: Fakes):
         ({"rounds": 0}, "1 or more"),
     ],
 )
-def test_bad_input(bundle: Path, fakes: Fakes, asked: dict[str, Any], message: str):
+def test_bad_input(bundle: Path, fakes: Fakes, options: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
-        bench(bundle, **asked)
+        bench(bundle, **options)
 
 
 def test_needs_a_plan_that_drops(tmp_path: Path):
@@ -276,11 +276,11 @@ def test_missing_extra_says_what_to_install(bundle: Path):
 
 
 def row_with(name: str, *, fp32: tuple[float, float], int8: tuple[float, float]) -> dict[str, Any]:
-    def found(precision: str, value: float, low: float) -> dict[str, Any]:
+    def entry(precision: str, value: float, low: float) -> dict[str, Any]:
         names = {"who": f"pruned {precision}", "over": f"dense {precision}"}
         return names | {"value": value, "low": low, "high": value + 1}
 
-    return {"name": name, "ratios": [found("fp32", *fp32), found("int8", *int8)]}
+    return {"name": name, "ratios": [entry("fp32", *fp32), entry("int8", *int8)]}
 
 
 def test_worth_it():
@@ -348,10 +348,10 @@ def latency() -> Any:
     spec = importlib.util.spec_from_file_location("latency", path)
     assert spec is not None
     assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["latency"] = found  # its dataclass looks there
-    spec.loader.exec_module(found)
-    return found
+    module_ = importlib.util.module_from_spec(spec)
+    sys.modules["latency"] = module_  # its dataclass looks there
+    spec.loader.exec_module(module_)
+    return module_
 
 
 BERT = (12, 768, 12, 3072)
@@ -370,8 +370,8 @@ def test_the_papers_factors_are_met(latency: Any):
     for anchor in latency.PAPER:
         for length in (anchor.maximum, anchor.mean):
             plan = latency.as_in_the_paper(sizes, anchor, length)
-            found = latency.paper_factor(sizes, anchor, plan.lengths(length))
-            assert found == pytest.approx(anchor.flops, rel=0.01)
+            factor = latency.paper_factor(sizes, anchor, plan.lengths(length))
+            assert factor == pytest.approx(anchor.flops, rel=0.01)
 
 
 @pytest.mark.slow
@@ -380,11 +380,11 @@ def test_latency_runs(latency: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(latency, "SCHEDULES", {"strong": latency.SCHEDULES["strong"]})
     words = ["--tiny", "--rounds", "1", "--lengths", "16", "--threads", "1", "--out", str(tmp_path)]
     latency.main(words)
-    found = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    assert found.keys() == set(latency.FILES.values())
-    (row,) = found["latency.json"]["rows"]
+    results = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert results.keys() == set(latency.FILES.values())
+    (row,) = results["latency.json"]["rows"]
     assert len(row["ms_per_text"]) == 7
     assert row["base"] in latency.DENSE
-    assert found["latency_paper.json"]["rows"][0]["paper"] == {"flops": 7.47, "latency": 2.9}
-    assert found["latency_ragged.json"]["rows"][0]["lengths"][::7] == [128, 40]
-    assert all(part["environment"]["machine"] for part in found.values())
+    assert results["latency_paper.json"]["rows"][0]["paper"] == {"flops": 7.47, "latency": 2.9}
+    assert results["latency_ragged.json"]["rows"][0]["lengths"][::7] == [128, 40]
+    assert all(part["environment"]["machine"] for part in results.values())

@@ -38,18 +38,18 @@ class Fakes:
     """Stand in for prune, export and bench. A run loses a point for every seed and every 1x."""
 
     def __init__(self):
-        self.asked: list[tuple[str, str | None, str, int]] = []
-        self.given: list[dict[str, Any]] = []
+        self.calls: list[tuple[str, str | None, str, int]] = []
+        self.options: list[dict[str, Any]] = []
         self.errors: dict[str, BaseException] = {}  # by the run's folder
         self.exported: list[str] = []
         self.timed: list[tuple[str, list[Any]]] = []
         self.more: dict[str, Any] = {}  # for the reports
         self.without: tuple[str, ...] = ()  # of the reports' keys
 
-    def prune(self, model: Any, data: Data, budget: str, **given: Any) -> Any:
-        out, training = given["out"], given["training"]
-        self.asked.append((given["method"], given["score"], budget, training.seed))
-        self.given.append(given | {"model": model, "data": data})
+    def prune(self, model: Any, data: Data, budget: str, **options: Any) -> Any:
+        out, training = options["out"], options["training"]
+        self.calls.append((options["method"], options["score"], budget, training.seed))
+        self.options.append(options | {"model": model, "data": data})
         if out.name in self.errors:
             raise self.errors[out.name]
         reduction = float(budget.removesuffix("x"))
@@ -71,8 +71,8 @@ class Fakes:
             },
             "provenance": {
                 "settings": {
-                    "method": given["method"],
-                    "score": given["score"] or "probe",
+                    "method": options["method"],
+                    "score": options["score"] or "probe",
                     "budget": budget,
                     "training": training.settings(),
                 }
@@ -125,9 +125,13 @@ def call(model: Path, tmp_path: Path) -> Call:
     """A comparison in `out`; whatever is given is different from the last one."""
 
     def run(methods: str = "top,random", budgets: str = "2x,3x", **more: Any) -> dict[str, Any]:
-        given: dict[str, Any] = {"out": tmp_path / "out", "training": TRAINING, "data": DATA} | more
-        data = given.pop("data")
-        return compare(model, data, methods.split(","), budgets.split(","), **given)
+        options: dict[str, Any] = {
+            "out": tmp_path / "out",
+            "training": TRAINING,
+            "data": DATA,
+        } | more
+        data = options.pop("data")
+        return compare(model, data, methods.split(","), budgets.split(","), **options)
 
     return run
 
@@ -142,17 +146,17 @@ def names(report: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 def drawn(path: Path, name: str) -> list[dict[str, str]]:
     """Attributes of the chart's things of that class, in their order."""
-    found = ElementTree.parse(path).getroot().iter()
-    return [thing.attrib for thing in found if thing.get("class") == name]
+    elements = ElementTree.parse(path).getroot().iter()
+    return [thing.attrib for thing in elements if thing.get("class") == name]
 
 
 # -- what is run -----------------------------------------------------------------------------------
 
 
 def test_every_run_once_under_the_same_training(fakes: Fakes, call: Call, tmp_path: Path):
-    said: list[str] = []
-    report = call("top,top:received,top", "2x,3x", seeds=(0, 1), say=said.append)
-    assert fakes.asked == [
+    progress: list[str] = []
+    report = call("top,top:received,top", "2x,3x", seeds=(0, 1), say=progress.append)
+    assert fakes.calls == [
         ("top", None, "2x", 0),
         ("top", None, "2x", 1),
         ("top", "received", "2x", 0),
@@ -162,13 +166,13 @@ def test_every_run_once_under_the_same_training(fakes: Fakes, call: Call, tmp_pa
         ("top", "received", "3x", 0),
         ("top", "received", "3x", 1),
     ]
-    assert all(given["resume"] for given in fakes.given)
-    assert {given["training"].hard_epochs for given in fakes.given} == {2}
+    assert all(options["resume"] for options in fakes.options)
+    assert {options["training"].hard_epochs for options in fakes.options} == {2}
     folders = [path.name for path in (tmp_path / "out" / "runs").iterdir()]
     assert "top-2x-s0" in folders
     assert "top-received-3x-s1" in folders
     assert len(folders) == len(report["rows"]) == 8
-    assert said[3] == "4 of 8: top:received at 2x, seed 1"
+    assert progress[3] == "4 of 8: top:received at 2x, seed 1"
     assert report["rows"][0]["score"] == "probe"
 
 
@@ -178,7 +182,7 @@ def test_every_run_once_under_the_same_training(fakes: Fakes, call: Call, tmp_pa
         (["top", "tip"], ["2x"], [0], "method 'tip' is not known"),
         (["top:accumulated"], ["2x"], [0], "by probe or received or probes: 'top:accumulated'"),
         (["top:"], ["2x"], [0], "ranks tokens by probe or received"),
-        (["top"], ["2x", "much"], [0], "'much' is not one"),
+        (["top"], ["2x", "much"], [0], "budget 'much' is not valid"),
         (["top"], [], [0], "one budget"),
         ([], ["2x"], [0], "one method"),
         (["top"], ["2x"], [], "one seed"),
@@ -204,11 +208,11 @@ def test_a_model_object_would_be_pruned_by_the_first(tmp_path: Path):
 def test_what_is_there_is_not_done_again(fakes: Fakes, call: Call):
     first = call()
     minutes = [row["minutes"] for row in first["rows"]]
-    fakes.asked.clear()
-    said: list[str] = []
-    again = call(say=said.append)
-    assert not fakes.asked
-    assert said[0] == "1 of 4: top at 2x (done before)"
+    fakes.calls.clear()
+    progress: list[str] = []
+    again = call(say=progress.append)
+    assert not fakes.calls
+    assert progress[0] == "1 of 4: top at 2x (done before)"
     assert again == first
     assert [row["minutes"] for row in again["rows"]] == minutes
     assert None not in minutes
@@ -216,9 +220,9 @@ def test_what_is_there_is_not_done_again(fakes: Fakes, call: Call):
 
 def test_more_may_join_and_nothing_is_lost(fakes: Fakes, call: Call):
     call("top,random", "2x")
-    fakes.asked.clear()
+    fakes.calls.clear()
     report = call("spatten,random", "2x,3x")
-    assert [asked[::2] for asked in fakes.asked] == [
+    assert [one[::2] for one in fakes.calls] == [
         ("spatten", "2x"),
         ("spatten", "3x"),
         ("random", "3x"),
@@ -239,9 +243,9 @@ def test_a_stopped_comparison_goes_on(fakes: Fakes, call: Call, tmp_path: Path):
     assert names(read(tmp_path / "out")) == [("top", "2x", 0), ("random", "2x", 0)]
     (tmp_path / "out" / "runs" / "top-3x-s0.partial").mkdir()  # what prune leaves then
     fakes.errors.clear()
-    fakes.asked.clear()
+    fakes.calls.clear()
     report = call()
-    assert [asked[::2] for asked in fakes.asked] == [("top", "3x"), ("random", "3x")]
+    assert [one[::2] for one in fakes.calls] == [("top", "3x"), ("random", "3x")]
     assert [row["minutes"] is None for row in report["rows"]] == [False, False, True, False]
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -250,9 +254,9 @@ def test_a_bundle_without_its_row_is_read(fakes: Fakes, call: Call, tmp_path: Pa
     """Killed after the one was written and before the other."""
     before = call()
     (tmp_path / "out" / "compare.json").unlink()
-    fakes.asked.clear()
+    fakes.calls.clear()
     after = call()
-    assert not fakes.asked
+    assert not fakes.calls
     assert after["rows"] == [row | {"minutes": None} for row in before["rows"]]
 
 
@@ -274,14 +278,14 @@ def test_other_settings_are_refused(
     before = (tmp_path / "out" / "compare.json").read_bytes()
     with pytest.raises(UserError, match=rf"other settings \({which}\); .* another --out"):
         call("top", "3x", **changed)
-    assert len(fakes.asked) == 1
+    assert len(fakes.calls) == 1
     assert (tmp_path / "out" / "compare.json").read_bytes() == before
 
 
 def test_the_seed_of_a_training_does_not_count(fakes: Fakes, call: Call):
     call("top", "2x")
     call("top", "2x", training=Training(soft_epochs=1, hard_epochs=2, seed=7))
-    assert fakes.asked == [("top", None, "2x", 0)]
+    assert fakes.calls == [("top", None, "2x", 0)]
 
 
 def test_a_place_with_other_things_is_refused(fakes: Fakes, call: Call, tmp_path: Path):
@@ -293,7 +297,7 @@ def test_a_place_with_other_things_is_refused(fakes: Fakes, call: Call, tmp_path
     (tmp_path / "out").touch()
     with pytest.raises(UserError, match="holds no comparison"):
         call()
-    assert not fakes.asked
+    assert not fakes.calls
 
 
 def test_a_run_from_elsewhere_is_refused(fakes: Fakes, call: Call, tmp_path: Path):
@@ -313,8 +317,8 @@ def test_a_run_from_elsewhere_is_refused(fakes: Fakes, call: Call, tmp_path: Pat
 def test_a_budget_out_of_reach_does_not_stop_the_others(fakes: Fakes, call: Call, tmp_path: Path):
     line = "budget 9x is out of reach: this model can be pruned to 4.00x at most; ask for less"
     fakes.errors["top-9x-s0"] = OutOfReach(line)
-    said: list[str] = []
-    report = call("top,random", "9x,2x", say=said.append)
+    progress: list[str] = []
+    report = call("top,random", "9x,2x", say=progress.append)
     row = report["rows"][0]
     assert row == {
         "name": "top",
@@ -325,15 +329,15 @@ def test_a_budget_out_of_reach_does_not_stop_the_others(fakes: Fakes, call: Call
         "error": line,
         "out_of_reach": True,
     }
-    assert line in said
+    assert line in progress
     assert len(report["rows"]) == 4
-    told = (tmp_path / "out" / "compare.md").read_text()
-    assert "| top | none, see below | 88.0 (-2.0 [-4.0, -1.0]) |" in told
-    assert f"- top at 9x, seed 0: {line}" in told
+    text = (tmp_path / "out" / "compare.md").read_text()
+    assert "| top | none, see below | 88.0 (-2.0 [-4.0, -1.0]) |" in text
+    assert f"- top at 9x, seed 0: {line}" in text
     assert len(drawn(tmp_path / "out" / "compare.svg", "marker")) == 3
-    fakes.asked.clear()
+    fakes.calls.clear()
     assert call("top,random", "9x,2x") == report
-    assert not fakes.asked  # it would be the same again
+    assert not fakes.calls  # it would be the same again
 
 
 def test_nothing_in_reach(fakes: Fakes, call: Call, tmp_path: Path):
@@ -348,7 +352,7 @@ def test_bad_input_stops_at_once_and_leaves_nothing(fakes: Fakes, call: Call, tm
     fakes.errors["top-2x-s0"] = UserError("there is no file reviews.csv")
     with pytest.raises(UserError, match=r"reviews\.csv"):
         call()
-    assert len(fakes.asked) == 1
+    assert len(fakes.calls) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -371,9 +375,9 @@ def test_one_that_fails_among_others_is_told_and_tried_again(fakes: Fakes, call:
     assert "nan at step 3" in report["rows"][1]["error"]
     assert len(report["rows"]) == 3
     fakes.errors.clear()
-    fakes.asked.clear()
+    fakes.calls.clear()
     report = call("top,random,spatten", "2x")
-    assert fakes.asked == [("random", None, "2x", 0)]
+    assert fakes.calls == [("random", None, "2x", 0)]
     assert [row["name"] for row in report["rows"] if "error" not in row] == [
         "top",
         "random",
@@ -436,7 +440,7 @@ def test_the_chart_by_hand(fakes: Fakes, call: Call, tmp_path: Path):
     assert ends == [(314, 116), (380, 182)] * 2  # 86 to 89, 85 to 88
     (level,) = drawn(path, "level")
     assert float(level["y1"]) == 50
-    words = [found.text for found in ElementTree.parse(path).getroot() if found.text]
+    words = [element.text for element in ElementTree.parse(path).getroot() if element.text]
     assert words[-3:] == ["dense", "top", "random"]
     assert "accuracy (points)" in words
     assert "times fewer FLOPs, against unpadded inputs (real)" in words
@@ -454,9 +458,9 @@ def test_without_labels_agreement_is_compared(fakes: Fakes, call: Call, tmp_path
     report = call("top", "2x")
     assert report["metric"] == "agreement"
     assert report["dense"] == {"value": 1.0}
-    told = (tmp_path / "out" / "compare.md").read_text()
-    assert "| top | 95.0 (-5.0) |" in told
-    assert "Dense: 100.0." in told
+    text = (tmp_path / "out" / "compare.md").read_text()
+    assert "| top | 95.0 (-5.0) |" in text
+    assert "Dense: 100.0." in text
     assert len(drawn(tmp_path / "out" / "compare.svg", "marker")) == 1
     assert not drawn(tmp_path / "out" / "compare.svg", "interval")
 
@@ -465,10 +469,10 @@ def test_without_labels_agreement_is_compared(fakes: Fakes, call: Call, tmp_path
 
 
 def test_every_bundle_is_timed_once_on_the_same_texts(fakes: Fakes, call: Call, tmp_path: Path):
-    said: list[str] = []
+    progress: list[str] = []
     call()
     assert not (tmp_path / "out" / "compare-latency.svg").exists()
-    report = call(timed=True, say=said.append)
+    report = call(timed=True, say=progress.append)
     folders = ["top-2x-s0", "random-2x-s0", "top-3x-s0", "random-3x-s0"]
     assert fakes.exported == [folder for folder, _ in fakes.timed] == folders
     held_out = [row["text"] for row in DATA["test"]]
@@ -476,7 +480,7 @@ def test_every_bundle_is_timed_once_on_the_same_texts(fakes: Fakes, call: Call, 
         assert texts == fakes.timed[0][1]
         assert len(set(texts)) == 64
         assert set(texts) <= set(held_out)
-    assert any("nothing else should run" in line for line in said)
+    assert any("nothing else should run" in line for line in progress)
     assert [mean["faster"] for mean in report["means"]] == [1.75, 2.0, 2.25, 2.5]
     # x from 1 to 2.6 in steps of .2: 306.25 pixels for one
     markers = drawn(tmp_path / "out" / "compare-latency.svg", "marker")
@@ -559,12 +563,12 @@ def test_command_line(model: Path, tmp_path: Path):
 
 def test_real_trainings_go_on_where_they_were(model: Path, tmp_path: Path):
     """Two methods of two stages and of one: a comparison that is called twice trains once."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "out": tmp_path / "out",
         "training": Training(soft_epochs=0.5, hard_epochs=0.5, batch_size=8),
     }
-    first = compare(model, DATA, ["top:received", "spatten"], ["2x"], **given)
-    again = compare(model, DATA, ["top:received", "spatten"], ["2x"], **given)
+    first = compare(model, DATA, ["top:received", "spatten"], ["2x"], **options)
+    again = compare(model, DATA, ["top:received", "spatten"], ["2x"], **options)
     assert again == first
     epochs = []
     for row in first["rows"]:
@@ -582,4 +586,4 @@ def test_seeds_are_whole_numbers(seeds: str, model: Path, tmp_path: Path):
     )
     assert done.exit_code == 2
     assert "--seeds" in done.stderr
-    assert "is not like 0,1,2" in done.stderr
+    assert "like 0,1,2" in done.stderr

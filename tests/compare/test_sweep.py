@@ -61,13 +61,13 @@ class Fake:
     its seed; on the task `two` twice as much."""
 
     def __init__(self):
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self.errors: dict[str, BaseException] = {}  # by the run's folder, or by the task's
 
-    def prune(self, model: Any, data: Data, budget: str, **given: Any) -> Any:
-        out, method, seed = given["out"], given["method"], given["training"].seed
+    def prune(self, model: Any, data: Data, budget: str, **options: Any) -> Any:
+        out, method, seed = options["out"], options["method"], options["training"].seed
         task = out.parent.parent.name
-        self.asked.append(f"{task}/{out.name}")
+        self.calls.append(f"{task}/{out.name}")
         for name in (task, out.name):
             if name in self.errors:
                 raise self.errors[name]
@@ -96,9 +96,9 @@ class Fake:
                 "settings": {
                     "method": method if isinstance(method, str) else method.NAME,
                     "method_settings": settings,
-                    "score": given["score"] or "probe",
+                    "score": options["score"] or "probe",
                     "budget": budget,
-                    "training": given["training"].settings(),
+                    "training": options["training"].settings(),
                 }
             },
         }
@@ -114,9 +114,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return fake
 
 
-def grid_of(*tasks: str, model: Path | str = "dense", **given: Any) -> Grid:
+def grid_of(*tasks: str, model: Path | str = "dense", **options: Any) -> Grid:
     subjects = {name: Subject(model, Data(DATA), training=TRAINING) for name in tasks}
-    how: dict[str, Any] = {"methods": ["top", "random"], "budgets": ["2x", "3x"]} | given
+    how: dict[str, Any] = {"methods": ["top", "random"], "budgets": ["2x", "3x"]} | options
     return Grid(subjects, **how)
 
 
@@ -153,12 +153,12 @@ def test_bad_weights_are_refused(name: str, line: str):
 
 
 def test_every_run_of_every_task(fake: Fake, tmp_path: Path):
-    said: list[str] = []
+    progress: list[str] = []
     grid = grid_of("one", "two", budgets=["2x"], seeds=[0, 1], weights=[0, 0.01])
-    sweep(grid, out=tmp_path, say=said.append)
+    sweep(grid, out=tmp_path, say=progress.append)
     runs = [f"{name}-2x-s{seed}" for name in ("top@0", "top@0.01", "random") for seed in (0, 1)]
-    assert fake.asked == [f"{task}/{run}" for task in ("one", "two") for run in runs]
-    assert said[2] == "3 of 12: one, top@0.01 at 2x, seed 0"
+    assert fake.calls == [f"{task}/{run}" for task in ("one", "two") for run in runs]
+    assert progress[2] == "3 of 12: one, top@0.01 at 2x, seed 0"
     row = json.loads((tmp_path / "two" / "compare.json").read_text())["rows"][2]
     assert (row["name"], row["method"], row["weight"]) == ("top@0.01", "top", 0.01)
     assert not list(tmp_path.rglob("known"))
@@ -202,19 +202,19 @@ def test_the_line_joins_what_nothing_beats(fake: Fake, tmp_path: Path):
     assert best == {(name, budget) for name in ("top@0", "spatten") for budget in ("2x", "3x")}
     root = ElementTree.parse(tmp_path / "sweep.svg").getroot()
     # x from 1 to 3: 245 pixels for one. y from -8 to 0: 41.25 for a point
-    ways = [found.get("points") for found in root.iter() if found.tag.endswith("polyline")]
+    ways = [element.get("points") for element in root.iter() if element.tag.endswith("polyline")]
     assert ways == [
         "315.0,132.5 315.0,132.5 560.0,173.8 560.0,173.8",
         "315.0,215.0 315.0,215.0 560.0,297.5 560.0,297.5",
     ]
-    others = [found for found in root.iter() if found.get("class") == "other"]
+    others = [element for element in root.iter() if element.get("class") == "other"]
     assert [(o.get("cx"), o.get("cy")) for o in others] == [
         ("315.0", "173.8"),
         ("560.0", "215.0"),
         ("315.0", "297.5"),
         ("560.0", "380.0"),
     ]
-    texts = [found.text for found in root.iter() if found.tag.endswith("text")]
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
     assert texts.count("spatten") == 4
     assert "top@0.01" not in texts
 
@@ -251,11 +251,11 @@ def test_a_sweep_goes_on_and_grows(fake: Fake, tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         sweep(grid_of("one"), out=tmp_path)
     fake.errors.clear()
-    fake.asked.clear()
-    said: list[str] = []
-    report = sweep(grid_of("one", "two", budgets=["3x"]), out=tmp_path, say=said.append)
-    assert fake.asked == ["one/random-3x-s0", "two/top-3x-s0", "two/random-3x-s0"]
-    assert said[0] == "1 of 4: one, top at 3x (done before)"
+    fake.calls.clear()
+    progress: list[str] = []
+    report = sweep(grid_of("one", "two", budgets=["3x"]), out=tmp_path, say=progress.append)
+    assert fake.calls == ["one/random-3x-s0", "two/top-3x-s0", "two/random-3x-s0"]
+    assert progress[0] == "1 of 4: one, top at 3x (done before)"
     of_one = [(m["name"], m["budget"]) for m in report["means"] if m["of"] == "one"]
     assert of_one == [("top", "2x"), ("random", "2x"), ("top", "3x"), ("random", "3x")]
 
@@ -263,10 +263,10 @@ def test_a_sweep_goes_on_and_grows(fake: Fake, tmp_path: Path):
 def test_compare_goes_on_in_it(fake: Fake, place: Path, tmp_path: Path):
     model = place / "dense"
     sweep(grid_of("one", model=model, weights=[0.5]), out=tmp_path)
-    fake.asked.clear()
+    fake.calls.clear()
     names = ["top@0.50", "random", "top"]
     compare(model, DATA, names, ["2x"], out=tmp_path / "one", training=TRAINING)
-    assert fake.asked == ["one/top-2x-s0"]
+    assert fake.calls == ["one/top-2x-s0"]
 
 
 def test_a_run_of_another_weight_is_refused(fake: Fake, tmp_path: Path):
@@ -296,10 +296,10 @@ def test_a_task_that_fails_later_is_told_and_may_change(fake: Fake, tmp_path: Pa
         (tmp_path / "sweep.md").read_text()
     )
     fake.errors.clear()
-    fake.asked.clear()
+    fake.calls.clear()
     mended = Subject("dense", Data(DATA, max_length=32), training=TRAINING)
     report = sweep(replace(grid, tasks={**grid.tasks, "two": mended}), out=tmp_path)
-    assert fake.asked == ["two/top-2x-s0", "two/random-2x-s0"]
+    assert fake.calls == ["two/top-2x-s0", "two/random-2x-s0"]
     assert not report["refused"]
 
 
@@ -394,8 +394,8 @@ def test_no_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--workers", "2"], "--address and --workers are of --engine ray"),
-        (["--address", "auto"], "--address and --workers are of --engine ray"),
+        (["--workers", "2"], "--address and --workers need --engine ray"),
+        (["--address", "auto"], "--address and --workers need --engine ray"),
         (["--engine", "ray", "--address", "auto", "--workers", "2"], "leave --workers out"),
         (["--engine", "slurm"], "'slurm' is not one of"),
     ],
@@ -514,8 +514,8 @@ def test_what_ray_cannot_do_is_a_row(
 
     monkeypatch.setattr(executors, "RETRIES", 0)
     runs = grid_of("one", methods=["random"], budgets=["2x", "99x"]).runs()
-    found = [WorkItem(tmp_path, six(place).tasks["one"], run) for run in runs]
-    killed, refused = executors.on_ray()(work, found)
+    element = [WorkItem(tmp_path, six(place).tasks["one"], run) for run in runs]
+    killed, refused = executors.on_ray()(work, element)
     assert killed == runs[0].row() | {
         "error": "its process was killed several times; check that memory is sufficient"
     }
@@ -524,5 +524,5 @@ def test_what_ray_cannot_do_is_a_row(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rename(tmp_path / "elsewhere")
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
-    (lost,) = executors.on_ray()(work, found[1:])
+    (lost,) = executors.on_ray()(work, element[1:])
     assert "give paths that all machines see" in lost["error"]
