@@ -23,8 +23,9 @@ demo: $(READY)
 test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
 
-# What takes under a minute on two idle cores: no training, no export, no browser.
-FAST := tests/plan tests/io tests/data tests/report
+# What takes under a minute on two idle cores: nothing here trains a model.
+FAST := tests/test_layers.py tests/test_imports.py tests/plan tests/io tests/data tests/report \
+	tests/bundle tests/run --ignore tests/run/test_ray_bulk.py
 test-fast: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' $(FAST) $(ARGS)
 
