@@ -1,6 +1,8 @@
 """The Python face, as design.md writes it: objects in, a bundle out."""
 
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -158,3 +160,37 @@ def test_fine_tuning_leaves_the_model_as_it_came(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         toprune.finetune(model, DATA, out=tmp_path / "b", tokenizer=tokenizer, training=training)
     assert attached(model) is None
+
+
+def test_prune_learns_from_unlabelled_texts_too():
+    """The budget and the metrics are those of the labelled data; the further texts are longer."""
+    more = [{"text": " ".join(f"w{i}" for i in range(10, 50))}] * 2 + [{"text": "w11 w12 w13"}]
+    one, other = (
+        toprune.prune(
+            make_model(),
+            toprune.Data(DATA, unlabelled=sources),
+            "2x",
+            tokenizer=make_tokenizer(),
+            training=Training(soft_epochs=0, hard_epochs=1),
+        )
+        for sources in ((), (more,))
+    )
+    settings = [bundle.report["provenance"]["settings"] for bundle in (one, other)]
+    assert [s["examples"] for s in settings] == [64, 66]  # one of the further texts is there twice
+    assert settings[0]["lengths"] == settings[1]["lengths"]
+    assert one.report["dense"] == other.report["dense"]
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_unlabelled_texts_have_their_limits(tmp_path: Path):
+    data = toprune.Data(DATA, unlabelled=(synthetic.rows(8, 2),))
+    options: Any = {"tokenizer": make_tokenizer(), "out": tmp_path / "out"}
+    with pytest.raises(UserError, match="label-weight"):
+        toprune.prune(make_model(), data, "2x", training=Training(label_weight=1), **options)
+    with pytest.raises(UserError, match="prune"):
+        toprune.finetune(make_model(), data, **options)
+    reported = toprune.Data(DATA, unlabelled=(DATA["test"],))
+    with pytest.raises(UserError, match="32 unlabelled"):
+        toprune.prune(make_model(), reported, "2x", training=NO_TRAINING, **options)
+    assert not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ from toprune.data.examples import Examples
 from toprune.data.images import Images
 from toprune.data.presets import PRESET_NAMES, Schedule, find_preset, preset_of, recipe_of
 from toprune.data.recipes import Preset, Recipe
-from toprune.data.sets import held_out_order, load_labelled, load_sets
+from toprune.data.sets import held_out_order, load_labelled, load_sets, with_unlabelled
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.methods import make_method
@@ -46,6 +46,8 @@ class Data:
     columns: Columns = field(default_factory=Columns)
     max_length: int | None = None  # None: the preset's, else what the model can take
     skip_bad_rows: bool = False  # leave bad rows out with a warning instead of refusing the data
+    # Further sources of texts for `prune` to learn from. Their labels are not read.
+    unlabelled: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def resolve_finetune(
     train, held_out = _load_sets(data, resolved, preset, training.seed)
     if train.labels is None:
         raise UserError("fine-tuning needs labels; name their column with --label")
+    if data.unlabelled:
+        raise UserError("fine-tuning cannot use unlabelled data; pass them to prune")
     resolved = resolved.sized(lambda: resolved.num_outputs(train))
     torch.manual_seed(training.seed)  # for the new head
     dense = load_model(model, resolved, train, new_head=True, config=config)
@@ -151,14 +155,17 @@ def resolve_prune(
     tokenizer = _tokenizer(model, config, tokenizer)
     limit = _limit(config, resolved, data, preset, _saved_length(model, preset))
     request = Request(resolved, preset, data, student, tokenizer, train, held_out, limit, training)
-    features = request.encode(train)
+    learned_from = _learned_from(request)
+    features = request.encode(learned_from)
+    # The budget is for texts like the user's own: further texts may be of other lengths.
+    own_features = features if learned_from is train else request.encode(train)
     ids, until = _protected_ids(tokenizer, resolved, protect, protect_first)
     job = Job(
         model=student,
         tokenizer=tokenizer,
         task=resolved,
         features=features,
-        lengths=lengths(features, ids, until),
+        lengths=lengths(own_features, ids, until),
         budget=budget,
         method=method,
         score=score,
@@ -168,9 +175,9 @@ def resolve_prune(
         protect_until=until,
         min_tokens=min_tokens,
     )
-    cut = method.cut(job, train)
+    cut = method.cut(job, learned_from)
     if cut is not None:
-        job = replace(job, cut=cut, short=request.encode(train, cut))
+        job = replace(job, cut=cut, short=request.encode(learned_from, cut))
     check_reach(job)
     return request, job
 
@@ -241,8 +248,14 @@ def input_names(model: Source, data: Data, protect: Sequence[str]) -> dict[str, 
     caller passed as an object has no name."""
     columns = {name: getattr(data.columns, name) for name in ("text", "pair", "label")}
     inputs = {"model": model, "data": data.source} | columns
-    names = {name: str(value) for name, value in inputs.items() if isinstance(value, str | Path)}
-    return names | ({"protect": list(protect)} if protect else {})
+    names: dict[str, Any] = {
+        name: str(value) for name, value in inputs.items() if isinstance(value, str | Path)
+    }
+    lists = {
+        "unlabelled": [str(source) for source in data.unlabelled if isinstance(source, str | Path)],
+        "protect": list(protect),
+    }
+    return names | {name: values for name, values in lists.items() if values}
 
 
 def _tokenizer(model: Source, config: Any, tokenizer: Any) -> Any:
@@ -294,6 +307,23 @@ def _limit(
         raise UserError(f"every image has {most} tokens, one for a patch; leave --max-length out")
     usual = (task.MAX_LENGTH or most) if preset is None else preset.max_length
     return data.max_length or min(most, saved or usual)
+
+
+def _learned_from(request: Request) -> Examples:
+    """The training set, with the unlabelled texts if there are any."""
+    data = request.data
+    if not data.unlabelled:
+        return request.train
+    if request.training.label_weight > 0:
+        raise UserError("--label-weight needs a label for every text; leave --unlabelled out")
+    return with_unlabelled(
+        request.train,
+        request.held_out,
+        data.unlabelled,
+        reads=request.task.READS,
+        columns=data.columns,
+        skip_bad_rows=data.skip_bad_rows,
+    )
 
 
 def _protected_ids(

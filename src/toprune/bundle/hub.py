@@ -75,6 +75,9 @@ def public_report(report: dict[str, Any], *, examples: bool) -> dict[str, Any]:
     if "changed" in public and not examples:
         public["changed"] = public["changed"] | {"examples": []}
     if "inputs" in public:
-        paths = {k: Path(v).name for k, v in public["inputs"].items() if k in ("model", "data")}
-        public["inputs"] = public["inputs"] | paths
+        inputs = public["inputs"]
+        paths: dict[str, Any] = {k: Path(inputs[k]).name for k in ("model", "data") if k in inputs}
+        if "unlabelled" in inputs:
+            paths["unlabelled"] = [Path(path).name for path in inputs["unlabelled"]]
+        public["inputs"] = inputs | paths
     return public

@@ -27,10 +27,12 @@ def data(
     label: str | None,
     max_length: int | None,
     skip_bad_rows: bool,
+    unlabelled: Sequence[str] = (),
 ) -> Any:
     from toprune.api import Data
 
-    return Data(source, columns(text, pair, label), max_length, skip_bad_rows)
+    named = columns(text, pair, label)
+    return Data(source, named, max_length, skip_bad_rows, tuple(unlabelled))
 
 
 def columns(text: str | None, pair: str | None, label: str | None) -> Any:

@@ -100,6 +100,14 @@ def prune(
     no_answer: o.NoAnswer = None,
     pooling: o.Pooling = None,
     dropped: o.Dropped = None,
+    unlabelled: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="More texts to learn from, in any format that --data reads; labels are ignored "
+            "(repeatable).",
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
     skip_bad_rows: o.SkipBadRows = False,
     score: Annotated[
         Literal["probe", "probes", "received"] | None,
@@ -172,7 +180,7 @@ def prune(
     stages = {"soft_epochs": soft, "hard_epochs": epochs - soft}
     bundle = toprune.prune(
         model,
-        parse.data(data, text, pair, label, max_length, skip_bad_rows),
+        parse.data(data, text, pair, label, max_length, skip_bad_rows, unlabelled or ()),
         budget,
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped

@@ -80,7 +80,7 @@ class Subject:
     protect_first: bool | None = None
 
     def settings(self) -> dict[str, Any]:
-        settings = {
+        settings: dict[str, Any] = {
             "model": _identify(self.model),
             "task": self.task if isinstance(self.task, str) else self.task.NAME,
             "task_settings": {} if isinstance(self.task, str) else settings_of(self.task),
@@ -93,6 +93,8 @@ class Subject:
             "training": {k: v for k, v in self.training.settings().items() if k != "seed"},
             "protect_first": self.protect_first,
         }
+        if self.data.unlabelled:
+            settings["data"]["unlabelled"] = [_identify(source) for source in self.data.unlabelled]
         return json.loads(json.dumps(settings))
 
 

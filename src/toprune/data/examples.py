@@ -145,13 +145,30 @@ def read_texts(
     skip_bad_rows: bool = False,
 ) -> list[Any]:
     """Read the inputs alone, of the requested split or the one that is furthest from training."""
+    order = ("test", "validation") if split is None else (split,)
+    examples = read_unlabelled(
+        source, order, reads=reads, columns=columns, split=split, skip_bad_rows=skip_bad_rows
+    )
+    return examples.inputs(reads)
+
+
+def read_unlabelled(
+    source: Any,
+    order: Sequence[str] = ("train",),
+    *,
+    reads: Reads,
+    columns: Columns | None = None,
+    split: str | None = None,
+    skip_bad_rows: bool = False,
+) -> Examples:
+    """Read one set without its labels: the first in this order that there is, else any."""
     columns = columns or Columns()
     tables = choose_splits(read(source, header=not columns.are_numbers), split)
-    name = next(s for s in (split, "test", "validation", *tables) if s in tables)
+    name = next(s for s in (*order, *tables) if s in tables)
     columns = choose_columns(columns, list(tables[name].columns), reads)
     part = _read_part(tables[name], columns, reads, name)
     refuse_or_skip([part.bad], skip_bad_rows)
-    return Examples(part.texts, part.pairs).take(part.good_rows).inputs(reads)
+    return Examples(part.texts, part.pairs).take(part.good_rows)
 
 
 # Texts

@@ -4,13 +4,14 @@ A preset is read from a folder of its official TSV files, from the hub, or from 
 `examples.load` reads.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toprune.data.columns import Columns, choose_columns, present_in
-from toprune.data.examples import Examples, from_tables, load, read_texts
+from toprune.data.examples import Examples, from_tables, load, read_texts, read_unlabelled
 from toprune.data.files import SPLITS, choose_splits, read, read_tsv
 from toprune.data.formats import Table
 from toprune.data.labels import fold
@@ -82,6 +83,52 @@ def load_texts(
     if preset is None:
         return read_texts(source, reads=reads, **options)
     return _furthest(load_preset(preset, source, reads=reads, **options), preset).inputs(reads)
+
+
+def with_unlabelled(
+    train: Examples,
+    held_out: Examples,
+    sources: Sequence[Any],
+    *,
+    reads: Reads,
+    columns: Columns | None = None,
+    skip_bad_rows: bool = False,
+) -> Examples:
+    """Add the texts of further sources to a training set, which loses its labels by that.
+
+    Args:
+        train: the training set.
+        held_out: the examples that are reported; a text of these is refused, or left out with a
+            warning (`skip_bad_rows`).
+        sources: see `files.read`; their labels are not read. Texts of `train` are left out.
+        reads, columns, skip_bad_rows: see `load_sets`.
+    """
+    inputs = {_key(text): text for text in train.inputs(reads)}
+    reported = {_key(text) for text in held_out.inputs(reads)}
+    for source in sources:
+        examples = read_unlabelled(
+            source, reads=reads, columns=columns, skip_bad_rows=skip_bad_rows
+        )
+        if (examples.pairs is None) != (train.pairs is None) and not reads.alone:
+            kinds = ("single texts", "pairs")
+            mine, theirs = (kinds[e.pairs is not None] for e in (train, examples))
+            raise UserError(f"the data have {mine}, but the unlabelled data have {theirs}")
+        more = {_key(text): text for text in examples.inputs(reads)}
+        if common := reported & more.keys():
+            what = f"{len(common)} unlabelled text(s) are held out to be reported"
+            if not skip_bad_rows:
+                raise UserError(f"{what}; remove them, or leave them out with --skip-bad-rows")
+            warnings.warn(f"{what} and left out", stacklevel=2)
+        inputs |= {key: text for key, text in more.items() if key not in reported}
+    texts = list(inputs.values())
+    if train.pairs is None or reads.alone:
+        return Examples(texts)
+    return Examples([first for first, _ in texts], [second for _, second in texts])
+
+
+def _key(text: Any) -> Any:
+    """What tells two inputs apart: a list of words cannot be the key of a dict."""
+    return tuple(text) if isinstance(text, list) else text
 
 
 def held_out_order(preset: Preset | None) -> tuple[str, str]:

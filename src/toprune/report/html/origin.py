@@ -74,7 +74,8 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     flags += ["--bf16"] if training.get("bf16") else []
     flags += ["--token-states"] if training.get("token_states") else []
     flags += ["--no-answer"] if task_settings.get("no_answer") else []
-    flags += [f"--protect {shlex.quote(str(word))}" for word in inputs.get("protect", ())]
+    for name in ("unlabelled", "protect"):
+        flags += [f"--{name} {shlex.quote(str(value))}" for value in inputs.get(name, ())]
     keeps_first = settings.get("protect_until") is not None
     if keeps_first != TASKS.get(settings["task"], Task).KEEPS_FIRST:
         flags.append("--protect-first" if keeps_first else "--no-protect-first")
