@@ -29,6 +29,8 @@ def data(
     skip_bad_rows: bool,
     unlabelled: Sequence[str] = (),
 ) -> Any:
+    """The data options of a command as `Data`."""
+
     from toprune.api import Data
 
     named = columns(text, pair, label)
@@ -36,6 +38,8 @@ def data(
 
 
 def columns(text: str | None, pair: str | None, label: str | None) -> Any:
+    """The column options of a command as `Columns`."""
+
     from toprune.data.columns import Columns
 
     return Columns(text, pair, label)
@@ -182,10 +186,12 @@ def engine(name: str, address: str | None, workers: int | None, debug: bool) -> 
 
 
 def several(text: str) -> list[str]:
+    """Split a list at its commas: `2x,3x` gives `["2x", "3x"]`."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def numbers(option: str, text: str, example: str) -> list[int]:
+    """Split a list of whole numbers at its commas, or refuse it."""
     parts = several(text)
     if not parts or not all(part.isdecimal() for part in parts):
         raise UserError(f"{option} {text!r} is not a list of whole numbers like {example}")

@@ -28,6 +28,7 @@ class Advance(Protocol):
 
 
 def new_progress() -> Progress:
+    """A progress display with the columns that all our bars have."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -121,10 +121,12 @@ def mutated(gene: Gene, rate: float, rng: np.random.Generator) -> Gene:
 
 
 def crossed(one: Gene, other: Gene) -> Gene:
+    """The mean of two schedules: crossover of the evolutionary search."""
     return tuple((a + b) / 2 for a, b in zip(one, other, strict=True))
 
 
 def plan_of(blank: Plan, gene: Gene) -> Plan:
+    """The plan whose last layers keep the shares of the gene."""
     first = blank.n_layers - 1 - len(gene)
     steps = tuple(Step(layer, notch(share)) for layer, share in enumerate(gene, first))
     return replace(blank, steps=steps)

@@ -262,12 +262,15 @@ def _value(value: float | str) -> str:
 
 
 def text(x: float, y: float, content: str, **attributes: float | str) -> str:
+    """A text at a point."""
     return tag("text", content, x=x, y=y, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: float | str) -> str:
+    """A straight line between two points."""
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
 
 
 def circle(x: float, y: float, **attributes: float | str) -> str:
+    """A circle around a point."""
     return tag("circle", cx=x, cy=y, **attributes)

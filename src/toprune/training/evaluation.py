@@ -110,6 +110,7 @@ def save_outputs(path: Path, outputs: Sequence[np.ndarray]) -> None:
 
 
 def load_outputs(path: Path) -> list[np.ndarray]:
+    """Read what `save_outputs` wrote."""
     with np.load(path) as stored:
         flat, shapes = stored["flat"], stored["shapes"]
     ends = shapes.prod(1).cumsum()

@@ -96,6 +96,7 @@ def token_ids(tokenizer: Any, words: Sequence[str]) -> set[int]:
 
 
 def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
+    """The rows that the features were made from, in order."""
     return [feature["row"] for feature in features]
 
 

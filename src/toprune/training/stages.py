@@ -233,6 +233,7 @@ def learner_of(
     ranking: Ranking | None = None,
     dense: Any = None,
 ) -> Learner:
+    """The learner for a stage of the job, with the losses that its training asks for."""
     training = job.training
     return learner(
         job.model,

@@ -25,6 +25,7 @@ LARGEST = 1e4  # factor of thresholds
 
 
 def scaled(plan: Plan, factor: float) -> Plan:
+    """The plan with every threshold multiplied by a factor."""
     return replace(
         plan,
         steps=tuple(

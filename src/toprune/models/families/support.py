@@ -63,4 +63,5 @@ def support_of(family: Family) -> Support:
 
 
 def all_support() -> list[Support]:
+    """The support of every family, in the order of the table."""
     return [support_of(family) for family in FAMILIES.values()]
