@@ -5,16 +5,17 @@
 
 Nothing of a reported set is read: dense models, texts to prune with and texts to judge on all come
 from the training splits, and no two of these share a text, except that pairs (MRPC, STS-B) are too
-few to keep those of the fine-tuning out of the pruning. One JSON a run in results/defaults; dense
-models and bundles go to the cache directory.
+few to keep those of the fine-tuning out of the pruning. Candidates that begin with "more" have
+further unlabelled pairs of other sets beside them. One JSON a run in results/defaults; dense models
+and bundles go to the cache directory.
 """
 
 import argparse
 import json
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,30 @@ from toprune.report.environment import environment
 RESULTS = Path(__file__).parent / "results" / "defaults"
 SPLIT_SEED = 0  # one split for all candidates and seeds
 
-# name: (score, settings of Training)
-CANDIDATES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "probe": ("probe", {}),
-    "probes": ("probes", {}),
-    "probe-states": ("probe", {"token_states": True}),
-    "probes-states": ("probes", {"token_states": True}),
-    "received": ("received", {}),
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Options of `prune`."""
+
+    score: Any
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of Training
+    more: bool = False  # with further unlabelled texts
+
+
+STATES = {"token_states": True}
+CANDIDATES = {
+    "probe": Candidate("probe"),
+    "probes": Candidate("probes"),
+    "probe-states": Candidate("probe", STATES),
+    "probes-states": Candidate("probes", STATES),
+    "received": Candidate("received"),
+    "more-probe": Candidate("probe", more=True),
+    "more-probe-states": Candidate("probe", STATES, more=True),
+    "more-probes": Candidate("probes", more=True),
+    "more-probes-states": Candidate("probes", STATES, more=True),
+    "more-probes-states-lr2": Candidate("probes", STATES | {"lr": 2e-4}, more=True),
+    "more-received-states": Candidate("received", STATES, more=True),
 }
 
 
@@ -49,6 +67,7 @@ class Parts:
     fine_tuning: Examples
     pruning: Examples  # labels are not read
     judged: Examples
+    more: Examples | None = None  # further texts, without labels
 
 
 @dataclass(frozen=True)
@@ -61,17 +80,18 @@ class Subject:
     dense_epochs: float
     soft_epochs: float
     hard_epochs: float
+    more_epochs: tuple[float, float] = (0.25, 2.75)  # soft and hard, with further texts
     batch_size: int = 32
     protect_first: bool | None = None
 
 
-def pairs(name: str) -> Parts:
-    """Seven tenths to fine-tune and to prune with, the rest to judge on."""
+def pairs(name: str, *others: tuple[str, int]) -> Parts:
+    """Seven tenths to fine-tune and to prune with, the rest to judge on; pairs of other sets."""
     every = sets.train_set(name)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(every))
     cut = len(every) * 7 // 10
-    train = every.take(np.sort(order[:cut]))
-    return Parts(train, train, every.take(np.sort(order[cut:])))
+    train, judged = every.take(np.sort(order[:cut])), every.take(np.sort(order[cut:]))
+    return Parts(train, train, judged, sets.other_pairs(others, apart_from=judged))
 
 
 def reviews() -> Parts:
@@ -91,8 +111,8 @@ def questions() -> Parts:
 
 
 SUBJECTS = {
-    "mrpc": Subject("classify", lambda: pairs("mrpc"), 128, 4, 1, 4),
-    "stsb": Subject("regress", lambda: pairs("stsb"), 128, 4, 1, 4),
+    "mrpc": Subject("classify", lambda: pairs("mrpc", ("stsb", 5749), ("snli", 10_000)), 128, 4, 1, 4),
+    "stsb": Subject("regress", lambda: pairs("stsb", ("mrpc", 3668), ("snli", 20_000)), 128, 4, 1, 4),
     "trecqa": Subject("rank", questions, 128, 1, 0.25, 1, protect_first=False),
     "imdb": Subject("classify", reviews, 256, 2, 0.25, 2, batch_size=16),
 }
@@ -127,17 +147,18 @@ def measure(name: str, candidate: str, budget: str, seed: int, *, bf16: bool) ->
     subject = SUBJECTS[name]
     parts = subject.parts()
     model = dense_model(name, subject, parts, bf16=bf16)
-    score, settings = CANDIDATES[candidate]
+    options = CANDIDATES[candidate]
+    soft, hard = subject.soft_epochs, subject.hard_epochs
+    texts = replace(parts.pruning, labels=None)
+    if options.more:
+        if parts.more is None:
+            raise SystemExit(f"{name} has no further texts for {candidate}")
+        (soft, hard), texts = subject.more_epochs, sets.together([texts, parts.more])
     training = toprune.Training(
-        subject.soft_epochs,
-        subject.hard_epochs,
-        batch_size=subject.batch_size,
-        bf16=bf16,
-        seed=seed,
-        **settings,
+        soft, hard, batch_size=subject.batch_size, bf16=bf16, seed=seed, **options.settings
     )
     source = {
-        "train": rows(subject.task, replace(parts.pruning, labels=None)),
+        "train": rows(subject.task, texts),
         "test": rows(subject.task, parts.judged),
     }
     out, start = CACHE / "defaults" / path.stem, time.perf_counter()
@@ -147,10 +168,10 @@ def measure(name: str, candidate: str, budget: str, seed: int, *, bf16: bool) ->
         budget,
         task=subject.task,
         out=out,
-        score=score,
+        score=options.score,
         training=training,
         protect_first=subject.protect_first,
-        known=CACHE / "known" / f"defaults-{name}-{seed}",
+        known=CACHE / "known" / f"defaults-{name}-{seed}{'-more' * options.more}",
         resume=True,
         overwrite=True,
     )
@@ -159,11 +180,11 @@ def measure(name: str, candidate: str, budget: str, seed: int, *, bf16: bool) ->
     result = {key: report[key] for key in keys} | {
         "name": name,
         "candidate": candidate,
-        "score": score,
+        "score": options.score,
         "seed": seed,
         "steps": [[step.layer, str(step.keep)] for step in plan.steps] if plan else [],
         "fine_tuned_on": len(parts.fine_tuning),
-        "pruned_with": len(parts.pruning),
+        "pruned_with": len(texts),
         "training": training.settings(),
         "minutes": round((time.perf_counter() - start) / 60, 1),
         "environment": environment(),

@@ -67,6 +67,23 @@ def train_set(name: str, rows: int | None = None, seed: int = 0) -> Examples:
     return examples.take(np.random.default_rng(seed).permutation(len(examples))[:rows])
 
 
+def other_pairs(wanted: Iterable[tuple[str, int]], *, apart_from: Examples) -> Examples:
+    """Unlabelled pairs of other training sets to prune with, so many of each; no sentence of the
+    set that is reported or judged on is among them."""
+    kept = {*apart_from.texts, *(apart_from.pairs or [])}
+    texts: list[str] = []
+    pairs: list[str] = []
+    for name, count in wanted:
+        examples = _read(name, "train")
+        order = np.random.default_rng(0).permutation(len(examples))
+        for i in order[:count]:
+            first, second = examples.texts[i], (examples.pairs or [])[i]
+            if not {first, second} & kept:
+                texts.append(first)
+                pairs.append(second)
+    return Examples(texts, pairs)
+
+
 def report_sets(name: str, rows: int | None = None) -> dict[str, Examples]:
     """What is reported, by its name: dev, test, or both where both have labels."""
     parts = {"mrpc": ("dev", "test"), "stsb": ("dev", "test")}.get(
@@ -80,6 +97,10 @@ def report_sets(name: str, rows: int | None = None) -> dict[str, Examples]:
 
 
 def _read(name: str, part: str) -> Examples:
+    if name == "snli":
+        with gzip.open(DATA / name / f"{part}.jsonl.gz", "rt", encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return Examples([r["sentence1"] for r in rows], [r["sentence2"] for r in rows])
     if name not in GLUE:
         return _jsonl(DATA / name / f"{part}.jsonl.gz")
     return next(iter(read_glue(name, part).values()))
