@@ -34,7 +34,6 @@ RESULTS = Path(__file__).parent / "results" / "defaults"
 SPLIT_SEED = 0  # one split for all candidates and seeds
 
 
-
 @dataclass(frozen=True)
 class Candidate:
     """Options of `prune`."""
@@ -111,8 +110,12 @@ def questions() -> Parts:
 
 
 SUBJECTS = {
-    "mrpc": Subject("classify", lambda: pairs("mrpc", ("stsb", 5749), ("snli", 10_000)), 128, 4, 1, 4),
-    "stsb": Subject("regress", lambda: pairs("stsb", ("mrpc", 3668), ("snli", 20_000)), 128, 4, 1, 4),
+    "mrpc": Subject(
+        "classify", lambda: pairs("mrpc", ("stsb", 5749), ("snli", 10_000)), 128, 4, 1, 4
+    ),
+    "stsb": Subject(
+        "regress", lambda: pairs("stsb", ("mrpc", 3668), ("snli", 20_000)), 128, 4, 1, 4
+    ),
     "trecqa": Subject("rank", questions, 128, 1, 0.25, 1, protect_first=False),
     "imdb": Subject("classify", reviews, 256, 2, 0.25, 2, batch_size=16),
 }
