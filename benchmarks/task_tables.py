@@ -11,7 +11,6 @@ TITLES = {
     "squad": ("SQuAD v1.1 dev, answers", "f1"),
     "squad2": ("SQuAD v2.0 half dev, answers", "best_f1"),
     "20news": ("20News test, 512 tokens", "accuracy"),
-    "imdb": ("IMDB, 256 tokens, 5,000 test reviews", "accuracy"),
     "trecqa": ("TREC-QA test, ranking", "ndcg@10"),
     "cranfield": ("Cranfield, BM25 top 50, ranking", "ndcg@10"),
     "mrpc-mpnet": ("MRPC dev and test, MPNet-base", "accuracy"),

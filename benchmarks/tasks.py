@@ -48,9 +48,6 @@ RESULTS = Path(__file__).parent / "results" / "tasks"
 PROVED = 300  # examples on which a dense model is looked at while it is made
 TIMED = 64  # test texts from which a bundle's latency is taken
 POSTS = 4000  # of 20News to fine-tune with; the others are for pruning
-REVIEWS = 9000  # IMDB reviews to fine-tune with; others are for pruning
-UNLABELLED_REVIEWS = 12000
-REPORTED_REVIEWS = 5000  # seeded sample of the test set
 SEED = 0
 SQUAD = sets.DATA / "squad"
 
@@ -128,18 +125,6 @@ def posted_anew() -> Examples:
     knows by heart. No labels are needed."""
     every = sets.train_set("20news")
     return every.take(np.random.default_rng(SEED).permutation(len(every))[POSTS:])
-
-
-def reviews() -> tuple[Examples, Examples]:
-    return sets.train_set("imdb", REVIEWS), sets.report_sets("imdb", REPORTED_REVIEWS)["test"]
-
-
-def unlabelled_reviews() -> Examples:
-    """Training reviews that the dense model was not fine-tuned on, without labels."""
-    every = sets.train_set("imdb")
-    order = np.random.default_rng(SEED).permutation(len(every))
-    chosen = every.take(order[REVIEWS : REVIEWS + UNLABELLED_REVIEWS])
-    return replace(chosen, labels=None)
 
 
 def answered() -> tuple[Examples, Examples]:
@@ -276,18 +261,6 @@ RUNS = {
         batch=16,
         dense_batch=32,
         unseen=posted_anew,
-    ),
-    "imdb": Run(
-        "classify",
-        reviews,
-        ("3x", "5x"),
-        256,
-        0.25,
-        1.75,
-        dense=2,
-        batch=16,
-        dense_batch=32,
-        unseen=unlabelled_reviews,
     ),
     "mrpc-mpnet": Run(
         "classify",
