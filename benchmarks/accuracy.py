@@ -72,8 +72,8 @@ def reviews() -> Sets:
 
 
 def posts() -> Sets:
-    """20News has few posts, so that all of them fine-tune. The dense model knows them by heart: they
-    prune together with the second half of every long one, which it has seen less of."""
+    """20News has few posts, so that all of them fine-tune. The dense model knows them by heart, so
+    the second half of every long one, which it has seen less of, is pruned with, too."""
     every = sets.train_set("20news")
     words = [text.split() for text in every.texts]
     halves = [" ".join(w[len(w) // 2 :]) for w in words if len(w) >= LONG_POST]
