@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+import accuracy_tables
 import latency_tables
 import task_tables
 from sets import METRIC
@@ -294,11 +295,14 @@ def main() -> None:
         "weights": weights_table(),
         "stress": stress_output(),
     }
-    parts |= latency_tables.parts() | task_tables.parts()
+    parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
     docs = ROOT / "docs"
     pages = ("results.md", "methods.md", "how-to/guardrails.md")
     written = {path: fill(path, parts) for path in (ROOT / "README.md", *(docs / p for p in pages))}
     written[docs / "images" / "trade.svg"] = trade_chart()
+    for task in accuracy_tables.TITLES:
+        if (picture := accuracy_tables.ladder_chart(task)) is not None:
+            written[docs / "images" / f"ladder-{task}.svg"] = picture
     for path, new in written.items():
         if not args.check:
             path.write_text(new)

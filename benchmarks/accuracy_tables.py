@@ -1,0 +1,124 @@
+"""The tables of results/accuracy (accuracy.py) and results/defaults (defaults.py), and the chart of
+results/ladder (ladder.py)."""
+
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from toprune.report.svg import Line, Point, chart
+
+RESULTS = Path(__file__).parent / "results"
+TITLES = {
+    "imdb": ("IMDB, 256 tokens", ("accuracy",)),
+    "20news": ("20News, 512 tokens", ("accuracy",)),
+    "mrpc": ("MRPC", ("accuracy", "f1")),
+    "stsb": ("STS-B", ("pearson",)),
+    "trecqa": ("questions and sentences", ("ndcg@10",)),
+}
+MODELS = {"minilm": "MiniLM, 6 layers", "gte": "gte-small, 12 layers"}
+Runs = list[dict[str, Any]]
+
+
+def parts() -> dict[str, str]:
+    return {"accuracy": _accuracy(), "defaults": _defaults()}
+
+
+def load(folder: str) -> Runs:
+    return [json.loads(path.read_text()) for path in sorted((RESULTS / folder).glob("*.json"))]
+
+
+def _accuracy() -> str:
+    """One row a task, model, budget and metric; seeds are averaged, and counted."""
+    groups: dict[tuple[str, str, str], Runs] = defaultdict(list)
+    for run in load("accuracy"):
+        task, _, model = run["name"].partition("-")
+        groups[task, model, run["budget"]["asked"]].append(run)
+    lines = [
+        "| task (metric) | model | fewer FLOPs | dense | pruned | difference (95 %) | same answer "
+        "| int8 | seeds |",
+        "|" + "---|" * 9,
+    ]
+    names = list(TITLES)
+    for (task, model, budget), runs in sorted(
+        groups.items(), key=lambda item: (names.index(item[0][0]), item[0][1] == "gte", item[0][2])
+    ):
+        title, metrics = TITLES[task]
+        for metric in metrics:
+            dense, pruned = (_mean(runs, part, metric, "value") for part in ("dense", "pruned"))
+            int8 = _mean(runs, "int8", metric, "value")
+            same = 100 * statistics.mean(run["agreement"] for run in runs)
+            lines.append(
+                f"| {title} ({metric}) | {MODELS[model]} | {budget} | {dense:.1f} | {pruned:.1f} "
+                f"| {_gap(runs, metric)} | {same:.1f} % | {int8:.1f} | {len(runs)} |"
+            )
+    every = [run for runs in groups.values() for run in runs]
+    return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
+
+
+def _defaults() -> str:
+    """Candidates for the defaults of `prune`, judged on held-out training texts."""
+    groups: dict[tuple[str, str, str], Runs] = defaultdict(list)
+    for run in load("defaults"):
+        groups[run["name"], run["budget"]["asked"], run["candidate"]].append(run)
+    lines = [
+        "| task (metric) | fewer FLOPs | score | states of | texts | steps | difference (95 %) "
+        "| same answer | seeds |",
+        "|" + "---|" * 9,
+    ]
+    for (name, budget, _), runs in sorted(groups.items()):
+        title, (metric, *_) = TITLES[name]
+        first = runs[0]
+        training = first["training"]
+        states = "all kept tokens" if training["token_states"] else "the head's token"
+        same = 100 * statistics.mean(run["agreement"] for run in runs)
+        epochs = training["soft_epochs"] + training["hard_epochs"]
+        steps = round(epochs * first["pruned_with"] / training["batch_size"])
+        lines.append(
+            f"| {title.partition(',')[0]} ({metric}) | {budget} | `{first['score']}` | {states} "
+            f"| {first['pruned_with']:,} | {steps:,} | {_gap(runs, metric)} | {same:.1f} % "
+            f"| {len(runs)} |"
+        )
+    every = [run for runs in groups.values() for run in runs]
+    return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
+
+
+def _gap(runs: Runs, metric: str) -> str:
+    """In points. The interval is the paired bootstrap's over examples, averaged over seeds."""
+    value, low, high = (
+        _mean(runs, "difference", metric, part) for part in ("value", "low", "high")
+    )
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _mean(runs: Runs, part: str, metric: str, field: str) -> float:
+    return 100 * statistics.mean(run[part][metric][field] for run in runs)
+
+
+def _origin(runs: Runs) -> str:
+    machines = sorted({run["environment"]["machine"] for run in runs})
+    commits = sorted({str(run["environment"]["commit"]) for run in runs})
+    return f"Made on {', '.join(machines)}; commits {', '.join(commits)}."
+
+
+def ladder_chart(task: str) -> str | None:
+    """Accuracy against measured milliseconds; None: not measured yet."""
+    path = RESULTS / "ladder" / f"{task}.json"
+    if not path.exists():
+        return None
+    run = json.loads(path.read_text())
+    lines: dict[str, list[Point]] = defaultdict(list)
+    for point in run["points"]:
+        measured = point["metrics"][run["metric"]]
+        name = "dense" if point["budget"] == "1x" else point["budget"]
+        lines[f"{MODELS[point['model']]}, {point['precision']}"].append(
+            Point(point["ms"], 100 * measured["value"], name=name)
+        )
+    return chart(
+        [Line(name, sorted(line, key=lambda p: p.x)) for name, line in lines.items()],
+        title=f"{TITLES[task][0]}, {run['examples']:,} texts that no model was trained on",
+        x="milliseconds a text, one thread (measured in turns)",
+        y=run["metric"],
+        start=0.0,
+    )
