@@ -302,7 +302,7 @@ def test_demo_on_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = save_model(tmp_path / "model", synthetic.untrained())
     monkeypatch.setattr(demo, "model_directory", lambda: folder)
     monkeypatch.setattr(demo, "read_reviews", lambda: synthetic.rows(200, 0))
-    size = demo.Size(80, 20, 32, dense_epochs=1, soft_epochs=1, hard_epochs=1, minutes=1)
+    size = demo.Size(80, 40, 20, 32, dense_epochs=1, soft_epochs=1, hard_epochs=1, minutes=1)
     monkeypatch.setattr(demo, "QUICK", size)
     out = tmp_path / "demo"
     done = call("demo", "--quick", "--out", out)
@@ -312,16 +312,19 @@ def test_demo_on_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "against inputs padded to the maximum (32)" in done.stdout
     assert "model_int8.onnx" in done.stdout
     assert "times faster, 1 thread" in done.stdout
-    assert sorted(path.name for path in out.iterdir()) == ["dense", "pruned"]
+    assert sorted(path.name for path in out.iterdir()) == ["dense", "pruned", "trade.svg"]
     refused(call("demo", "--quick", "--out", out), "--overwrite")
 
 
 def test_demo_splits_apart():
     reviews = [{"text": str(i), "label": i % 2} for i in range(1000)]
-    sets = demo.split(reviews, 400, 100)
-    train, test = ({row["text"] for row in sets[name]} for name in ("train", "test"))
-    assert (len(train), len(test)) == (400, 100)
-    assert max(map(int, train)) < 800 <= min(map(int, test))
+    sets = demo.split(reviews, 300, 100, 100)
+    learned, test = (
+        {r["text"] for n in names for r in sets[n]}
+        for names in (("train", "unlabelled"), ("test",))
+    )
+    assert (len(learned), len(test)) == (400, 100)
+    assert max(map(int, learned)) < 800 <= min(map(int, test))
     assert sum(row["label"] for row in sets["test"]) == 50
 
 

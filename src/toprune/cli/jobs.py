@@ -25,11 +25,14 @@ def demo(
     Example: **toprune demo --quick**
     """
     hush(debug)
-    from toprune.cli.demo import FULL, QUICK, run
+    from toprune.cli.demo import CHART, FULL, QUICK, run
 
     say = partial(typer.echo, err=True)
     report = run(QUICK if quick else FULL, out, overwrite=overwrite, say=say)
-    last = f"The pruned model is in {out / 'pruned'}, the dense one in {out / 'dense'}."
+    last = (
+        f"The pruned model is in {out / 'pruned'}, the dense one in {out / 'dense'}; "
+        f"{out / CHART} shows accuracy against time."
+    )
     print_result(report | {"out": str(out)}, as_json, tables.demo(report), last)
 
 
