@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import accuracy
 import sets
 import toprune
 from candidates import sentences
@@ -82,6 +83,7 @@ class Subject:
     more_epochs: tuple[float, float] = (0.25, 2.75)  # soft and hard, with further texts
     batch_size: int = 32
     protect_first: bool | None = None
+    dense: str | None = None  # the dense model of accuracy.py that serves here, too
 
 
 def pairs(name: str, *others: tuple[str, int]) -> Parts:
@@ -94,10 +96,11 @@ def pairs(name: str, *others: tuple[str, int]) -> Parts:
 
 
 def reviews() -> Parts:
-    every = sets.train_set("imdb")
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(every))
-    fine_tuning, pruning, judged = np.split(order[:12_000], (3000, 9000))
-    return Parts(*(every.take(np.sort(part)) for part in (fine_tuning, pruning, judged)))
+    """The training reviews of accuracy.py; the 4,000 that it leaves are judged on."""
+    every, used = sets.train_set("imdb"), accuracy.reviews()
+    order = np.random.default_rng(0).permutation(len(every))
+    judged = order[accuracy.REVIEWS + accuracy.UNLABELLED_REVIEWS :]
+    return Parts(used.fine_tuning, used.pruning, every.take(judged))
 
 
 def questions() -> Parts:
@@ -117,11 +120,13 @@ SUBJECTS = {
         "regress", lambda: pairs("stsb", ("mrpc", 3668), ("snli", 20_000)), 128, 4, 1, 4
     ),
     "trecqa": Subject("rank", questions, 128, 1, 0.25, 1, protect_first=False),
-    "imdb": Subject("classify", reviews, 256, 2, 0.25, 2, batch_size=16),
+    "imdb": Subject("classify", reviews, 256, 2, 0.25, 1.75, batch_size=16, dense="imdb-minilm"),
 }
 
 
 def dense_model(name: str, subject: Subject, parts: Parts, *, bf16: bool) -> Path:
+    if subject.dense is not None:
+        return accuracy.dense_model(subject.dense, accuracy.reviews(), bf16=bf16)
     out = CACHE / "dense" / f"defaults-{name}"
     if not out.exists():
         source = {
