@@ -21,6 +21,7 @@ from toprune.run.manifest import Manifest
 HERE = Path(__file__).parent / "fixtures" / "before_storeys"
 BUNDLE = HERE / "bundle"
 RUN = json.loads((HERE / "run.json").read_text())
+LEFT_OPEN = {"soft_epochs": None, "hard_epochs": None, "epochs": 3}  # counted in steps today
 LEFT = {"soft": 2 + 4, "hard": 1}  # optimizer steps after the checkpoint
 # Of what the trainer logs in the end: these count from the resumption.
 NOT_RESULTS = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss"}
@@ -88,15 +89,19 @@ def test_the_graphs_are_the_same(tmp_path: Path):
     assert again == before
 
 
-@pytest.mark.parametrize("stage", LEFT)
+@pytest.mark.parametrize(("stage", "settings"), [("soft", {}), ("hard", {}), ("hard", LEFT_OPEN)])
 def test_a_stopped_run_goes_on(
-    stage: str, tmp_path: Path, optimizer_steps: list[None], monkeypatch: pytest.MonkeyPatch
+    stage: str,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    optimizer_steps: list[None],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """From its last checkpoint, and to the end of the run that was not stopped."""
     work = Path(shutil.copytree(HERE / f"stopped-{stage}", tmp_path / "out.partial"))
     for file in [*work.rglob("*.pt"), *work.rglob("*.pth")]:
         assert b"toprune" not in file.read_bytes(), "a pickle that names one of our modules"
-    training, out = Training(**RUN["training"]), tmp_path / "out"
+    training, out = Training(**RUN["training"] | settings), tmp_path / "out"
     monkeypatch.chdir(HERE)
     prune("model", "data.jsonl", RUN["budget"], out=out, training=training, resume=True)
     assert len(optimizer_steps) == LEFT[stage]

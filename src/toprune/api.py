@@ -17,6 +17,7 @@ from toprune.bundle.workdir import (
     is_done,
     publish,
     run_id,
+    stopped_training,
     work_directory,
 )
 from toprune.data.presets import Schedule, preset_settings, with_preset
@@ -84,7 +85,13 @@ def finetune(
     out = Path(out)
     check_out(out, overwrite=overwrite or resume)
     request = resolve_finetune(
-        model, data, task=task, tokenizer=tokenizer, schedule=schedule, training=training
+        model,
+        data,
+        task=task,
+        tokenizer=tokenizer,
+        schedule=schedule,
+        training=training,
+        before=stopped_training(out, resume=resume),
     )
     features, tests = request.encode(request.train), request.encode(request.held_out)
     training = request.training
@@ -109,7 +116,7 @@ def finetune(
                 features,
                 Collate(request.tokenizer),
                 training,
-                epochs=training.hard_epochs,
+                epochs=training.stage_epochs[1],
                 out=work / "checkpoints",
                 label="fine-tuning",
                 resume=resume,
@@ -185,6 +192,7 @@ def prune(
         protect=protect,
         protect_first=protect_first,
         min_tokens=min_tokens,
+        before=stopped_training(out, resume=resume),
     )
     tests = request.encode(request.held_out)
     weights, preset = fingerprint(request.model), preset_settings(request.preset, schedule)

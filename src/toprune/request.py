@@ -94,10 +94,12 @@ def resolve_finetune(
     tokenizer: Any,
     schedule: Schedule | None,
     training: Training | None,
+    before: Mapping[str, Any],
 ) -> Request:
-    """Resolve the arguments of `api.finetune`."""
+    """Resolve the arguments of `api.finetune`; `before`: the training settings of a stopped run."""
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
-    training = training or replace(FINETUNE, **recipe.finetune)
+    training = (training or replace(FINETUNE, **recipe.finetune)).continued(before)
+    training = replace(training, soft_epochs=training.soft_epochs or 0).resolved(0)
     share_of(training.batch_size)  # refuses a batch that the processes cannot share
     resolved, preset = task_of(task, model)
     resolved.check_finetune()
@@ -131,16 +133,18 @@ def resolve_prune(
     protect: tuple[str, ...],
     protect_first: bool | None,
     min_tokens: int,
+    before: Mapping[str, Any],
 ) -> tuple[Request, Job]:
-    """Resolve the arguments of `api.prune`. The job has no work directory yet."""
+    """Resolve the arguments of `api.prune`; `before`: the training settings of a stopped run. The
+    job has no work directory yet."""
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
         method = make_method(method, recipe.methods.get(method))
     resolved, preset = task_of(task, model)
     score = _score(method, score, recipe, resolved)
     training = training or Training(
-        soft_epochs=recipe.epochs * recipe.soft,
-        hard_epochs=recipe.epochs * (1 - recipe.soft),
+        soft_epochs=None if recipe.soft is None else recipe.epochs * recipe.soft,
+        epochs=recipe.epochs,
         **recipe.training,
     )
     share_of(training.batch_size)  # refuses a batch that the processes cannot share
@@ -159,6 +163,8 @@ def resolve_prune(
     features = request.encode(learned_from)
     # The budget is for texts like the user's own: further texts may be of other lengths.
     own_features = features if learned_from is train else request.encode(train)
+    training = training.continued(before).resolved(len(features))
+    request = replace(request, training=training)
     ids, until = _protected_ids(tokenizer, resolved, protect, protect_first)
     job = Job(
         model=student,

@@ -146,6 +146,7 @@ PRUNE: dict[str, tuple[dict[str, Any], str]] = {
     "first layer": ({"set": "first=9"}, "0..2"),
     "protected word": ({"protect": "zebra"}, "zebra"),
     "soft epochs": ({"epochs": 1, "soft_epochs": 2}, "--soft-epochs"),
+    "soft epochs and steps": ({"soft_epochs": 0, "soft_steps": 9}, "--soft-steps"),
     "negative epochs": ({"epochs": -1}, "0 or more"),
     "distill weight": ({"set": "distill_weight=much"}, "auto"),
     "unknown score": ({"score": "luck"}, "received"),

@@ -223,10 +223,18 @@ def test_class_names_mean_the_same_in_every_set(tmp_path: Path):
 
 def test_defaults_are_those_of_the_library():
     options = inspect.signature(cli.prune).parameters
-    epochs, training = options["epochs"].default, Training()
-    soft = cli.soft_share(epochs, None)
-    assert (soft, epochs - soft) == (training.soft_epochs, training.hard_epochs)
-    names = ("lr", "mask_lr", "sparsity_warmup", "batch_size", "accumulation", "label_weight")
+    training = Training()
+    names = (
+        "epochs",
+        "soft_epochs",
+        "soft_steps",
+        "lr",
+        "mask_lr",
+        "sparsity_warmup",
+        "batch_size",
+        "accumulation",
+        "label_weight",
+    )
     for name in (*names, "token_states", "bf16", "seed", "report_to"):
         assert options[name].default == getattr(training, name)
     assert parse.method("top", (), {}) == (Top(), False)
@@ -281,14 +289,6 @@ def test_methods_and_their_settings():
     assert "or auto" in " ".join(shown.split())
     assert "power_bert" in succeed("methods")
     refused(call("methods", "magic"), "method 'magic' is not known")
-
-
-@pytest.mark.parametrize(
-    ("epochs", "soft_epochs", "soft"),
-    [(0, None, 0), (1, None, 0.2), (2, None, 1), (10, None, 2), (4, 3, 3)],
-)
-def test_soft_share_of_the_epochs(epochs: float, soft_epochs: float | None, soft: float):
-    assert cli.soft_share(epochs, soft_epochs) == pytest.approx(soft)
 
 
 def test_help_without_arguments():

@@ -87,7 +87,8 @@ def test_the_paper_in_the_settings(place: Path, tmp_path: Path):
 
 
 def test_the_epochs_of_the_paper(place: Path, monkeypatch: pytest.MonkeyPatch):
-    """200, or as many as requested; all of them learn masks, unless --soft-epochs is given, too."""
+    """200, or as many as requested; all of them learn masks, unless --soft-epochs or --soft-steps
+    is given, too."""
     seen: list[dict[str, Any]] = []
 
     def prune(*args: Any, **options: Any) -> Any:
@@ -96,11 +97,12 @@ def test_the_epochs_of_the_paper(place: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(toprune, "prune", prune)
     args = ("prune", "--model", "m", "--task", "mrpc", "--budget", "2x", "--out", "o")
-    for more in ((), ("--epochs", 30), ("--epochs", 30, "--soft-epochs", 10)):
+    for more in ((), ("--epochs", 30), ("--epochs", 30, "--soft-epochs", 10), ("--soft-steps", 9)):
         refused(call(*args, "--schedule", "paper", *more), "enough")
     refused(call(*args), "enough")
     epochs = [(o["training"].soft_epochs, o["training"].hard_epochs) for o in seen]
-    assert epochs == [(200, 0), (30, 0), (10, 20), (1, 4)]
+    assert epochs == [(200, 0), (30, 0), (10, 20), (None, None), (None, None)]
+    assert (seen[-2]["training"].epochs, seen[-2]["training"].soft_steps) == (200, 9)
     assert seen[-1]["training"] == Training()
     assert seen[-1]["method"] == Top()
 

@@ -282,6 +282,14 @@ def test_other_settings_are_refused(
     assert (tmp_path / "out" / "compare.json").read_bytes() == before
 
 
+def test_a_comparison_keeps_the_stages_that_it_began_with(fakes: Fakes, call: Call):
+    """One from before `soft_steps` has epochs for both stages; now the default leaves them open."""
+    call("top", "2x", training=Training(soft_epochs=1, hard_epochs=4))
+    call("top", "3x", training=Training())
+    stages = [options["training"].stage_epochs for options in fakes.options]
+    assert stages == [(1, 4), (1, 4)]
+
+
 def test_the_seed_of_a_training_does_not_count(fakes: Fakes, call: Call):
     call("top", "2x")
     call("top", "2x", training=Training(soft_epochs=1, hard_epochs=2, seed=7))
@@ -542,7 +550,7 @@ def test_command_line(model: Path, tmp_path: Path):
         assert row["dense"] == top["dense"]
         assert (out / row["bundle"] / "plan.json").exists()
     assert all("budget 50x is out of reach" in row["error"] for row in unreachable)
-    assert report["settings"]["training"]["hard_epochs"] == 0
+    assert report["settings"]["training"]["epochs"] == 0
 
     again = command(*words, "--methods", "top", "--budgets", "2x", "--time")
     assert again.exit_code == 0, again.output

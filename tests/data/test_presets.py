@@ -29,15 +29,12 @@ def test_names_as_users_write_them(written: str, name: str):
 
 
 def test_short_is_what_the_library_does():
-    soft = SHORT.epochs * SHORT.soft
-    assert (
-        Training(soft_epochs=soft, hard_epochs=SHORT.epochs - soft, **SHORT.training) == Training()
-    )
+    assert SHORT.soft is None
+    assert Training(epochs=SHORT.epochs, **SHORT.training) == Training()
     assert Top(**SHORT.methods.get("top", {})) == Top()
-    assert SHORT.soft == cli.SOFT_SHARE
     assert SHORT.score == Top.SCORES[0]
     options = inspect.signature(cli.finetune).parameters
-    assert FINETUNE.hard_epochs == options["epochs"].default
+    assert FINETUNE.epochs == options["epochs"].default
     assert FINETUNE.lr == options["lr"].default
 
 

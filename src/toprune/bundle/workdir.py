@@ -76,6 +76,14 @@ def work_directory(out: Path, *, resume: bool) -> Iterator[Path]:
         raise
 
 
+def stopped_training(out: str | Path | None, *, resume: bool) -> dict[str, Any]:
+    """The training settings of the stopped run that --resume goes on with; empty: there is none."""
+    path = None if out is None else _work_path(Path(out)) / "settings.json"
+    if not resume or path is None or not path.exists():
+        return {}
+    return json.loads(path.read_text()).get("training", {})
+
+
 def check_settings(work: Path, settings: dict[str, Any]) -> None:
     """Save the run's settings, or check that a resumed run has the same. Only the learning rate may
     change, because a smaller one helps after a NaN.

@@ -10,10 +10,9 @@ import typer
 import toprune
 from toprune.cli import jobs, look, serve
 from toprune.cli.console import OneLine
-from toprune.cli.parse import SOFT_SHARE, soft_share
 from toprune.cli.train import finetune, prune
 
-__all__ = ["SOFT_SHARE", "app", "finetune", "main", "prune", "soft_share"]
+__all__ = ["app", "finetune", "main", "prune"]
 
 app = typer.Typer(
     cls=OneLine,

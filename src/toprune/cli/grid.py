@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toprune.cli import parse
-from toprune.cli.options import EPOCHS
 from toprune.errors import UserError
 
 if TYPE_CHECKING:  # what follows brings torch
@@ -98,11 +97,8 @@ def read_grid(path: Path) -> "Grid":
         with _naming(path, key):
             for value in content[key]:
                 check(value)
-    epochs = content.get("epochs", EPOCHS)
-    soft = parse.soft_share(epochs, None)
     training = Training(
-        soft_epochs=soft,
-        hard_epochs=epochs - soft,
+        epochs=content.get("epochs", Training.epochs),
         lr=content.get("lr", Training.lr),
         batch_size=content.get("batch_size", Training.batch_size),
     )

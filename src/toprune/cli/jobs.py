@@ -52,7 +52,9 @@ def compare(
             "top@0.01 the weight of the ranking distillation."
         ),
     ] = None,
-    epochs: Annotated[float, typer.Option(help="Epochs in all, for every method.")] = o.EPOCHS,
+    epochs: Annotated[
+        float, typer.Option(min=0, help="Epochs in all, for every method.")
+    ] = Training.epochs,
     out: Annotated[
         Path, typer.Option(help="Directory of a new comparison, or of one to continue.")
     ],
@@ -97,7 +99,6 @@ def compare(
     from toprune.compare.comparison import compare as run
     from toprune.methods import METHODS
 
-    soft = parse.soft_share(epochs, None)
     report = run(
         model,
         parse.data(data, text, pair, label, max_length, skip_bad_rows),
@@ -107,9 +108,7 @@ def compare(
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
         ),
-        training=Training(
-            soft_epochs=soft, hard_epochs=epochs - soft, lr=lr, batch_size=batch_size
-        ),
+        training=Training(epochs=epochs, lr=lr, batch_size=batch_size),
         seeds=parse.numbers("--seeds", seeds, "0,1,2"),
         protect_first=protect_first,
         timed=timed,

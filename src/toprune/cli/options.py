@@ -18,7 +18,6 @@ from toprune.training.settings import Training
 
 DATA, BUDGET, TRAINING = "Data", "Budget and method", "Training"  # panels of --help
 METHOD, OUTPUT, RAY = "Method details", "Output", "Ray"
-EPOCHS = Training.soft_epochs + Training.hard_epochs  # default of everything that prunes
 
 # -- data ------------------------------------------------------------------------------------------
 
@@ -155,6 +154,8 @@ Accumulation = Annotated[int, _training("accumulation", min=1)]
 Bf16 = Annotated[bool, _training("bf16", "--bf16")]
 LabelWeight = Annotated[float, _training("label_weight", min=0)]
 TokenStates = Annotated[bool, _training("token_states", "--token-states")]
+SoftEpochs = Annotated[float | None, _training("soft_epochs", panel=METHOD, min=0)]
+SoftSteps = Annotated[int, _training("soft_steps", panel=METHOD, min=0)]
 MaskLr = Annotated[float | None, _training("mask_lr", panel=METHOD, min=0)]
 SparsityWarmup = Annotated[float, _training("sparsity_warmup", panel=METHOD, min=0, max=1)]
 Seed = Annotated[int, _training("seed", min=0)]

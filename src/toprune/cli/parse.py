@@ -9,12 +9,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from toprune.cli.options import without_set
-from toprune.data.recipes import SHORT
+from toprune.cli.options import is_set, without_set
+from toprune.data.recipes import Recipe
 from toprune.errors import UserError
 from toprune.training.settings import Training
 
-SOFT_SHARE = SHORT.soft  # share of the epochs that learns masks
 WEIGHT, AUTO = "distill_weight", "auto"  # the setting that trial runs can choose, and how
 
 # -- data and task ---------------------------------------------------------------------------------
@@ -159,16 +158,23 @@ def training(
     return replace(base, **options | changes | without_set(ctx, recipe))
 
 
-def soft_share(epochs: float, soft_epochs: float | None, share: float = SOFT_SHARE) -> float:
-    """Epochs that learn masks: a share of all, but at least one if there are two or more."""
-    soft = soft_epochs if soft_epochs is not None else epochs * share
-    if soft_epochs is None and epochs >= 2 and share < 1:
-        soft = max(1.0, round(soft))
-    if not 0 <= soft <= epochs:
+def stages(
+    ctx: typer.Context, recipe: Recipe, epochs: float, soft_epochs: float | None
+) -> dict[str, float]:
+    """Fields of `Training` for both stages: masks are learned for the requested epochs or steps, or
+    for the recipe's share of the epochs."""
+    by_steps = is_set(ctx, "soft_steps")
+    if by_steps and soft_epochs is not None:
+        raise UserError("--soft-epochs and --soft-steps set the same stage; give one of them")
+    if soft_epochs is None and recipe.soft is not None and not by_steps:
+        soft_epochs = epochs * recipe.soft
+    if not 0 <= (soft_epochs or 0) <= epochs:
         raise UserError(
             f"--epochs {epochs:g} must be 0 or more, and --soft-epochs must not be more than that"
         )
-    return soft
+    if soft_epochs is None:
+        return {"epochs": epochs}
+    return {"epochs": epochs, "soft_epochs": soft_epochs, "hard_epochs": epochs - soft_epochs}
 
 
 # -- others ----------------------------------------------------------------------------------------

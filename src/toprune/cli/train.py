@@ -22,9 +22,7 @@ def finetune(
     text: o.TextColumn = None,
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
-    epochs: Annotated[
-        float, typer.Option(help="Passes over the training set.")
-    ] = FINETUNE.hard_epochs,
+    epochs: Annotated[float, typer.Option(help="Passes over the training set.")] = FINETUNE.epochs,
     out: o.Out,
     max_length: o.MaxLength = None,
     stride: o.Stride = None,
@@ -92,8 +90,8 @@ def prune(
     method: o.Method = "top",
     epochs: Annotated[
         float,
-        typer.Option(help="Epochs in all: the first fifth learns masks, the rest weights. 0: none"),
-    ] = o.EPOCHS,
+        typer.Option(help="Epochs in all, for masks and weights. 0: no training."),
+    ] = Training.epochs,
     out: o.Out,
     max_length: o.MaxLength = None,
     stride: o.Stride = None,
@@ -146,14 +144,8 @@ def prune(
             rich_help_panel=o.METHOD,
         ),
     ] = None,
-    soft_epochs: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Epochs that learn masks (default: a fifth of --epochs).",
-            rich_help_panel=o.METHOD,
-        ),
-    ] = None,
+    soft_epochs: o.SoftEpochs = Training.soft_epochs,
+    soft_steps: o.SoftSteps = Training.soft_steps,
     mask_lr: o.MaskLr = Training.mask_lr,
     sparsity_warmup: o.SparsityWarmup = Training.sparsity_warmup,
     resume: o.Resume = False,
@@ -175,9 +167,8 @@ def prune(
 
     recipe = recipe_of(task, schedule)
     epochs = epochs if o.is_set(ctx, "epochs") else recipe.epochs
-    soft = parse.soft_share(epochs, soft_epochs, recipe.soft)
+    stages = parse.stages(ctx, recipe, epochs, soft_epochs)
     made, is_auto = parse.method(method, settings or (), recipe.methods.get(method, {}))
-    stages = {"soft_epochs": soft, "hard_epochs": epochs - soft}
     bundle = toprune.prune(
         model,
         parse.data(data, text, pair, label, max_length, skip_bad_rows, unlabelled or ()),

@@ -111,8 +111,11 @@ class Comparison:
         Args:
             title: put before the names of runs in progress lines.
         """
-        self.directory, self.subject, self.runs, self.title = directory, subject, runs, title
-        self.settings = subject.settings()
+        before = _read(directory / SETTINGS) if (directory / SETTINGS).is_file() else {}
+        training = subject.training.continued(before.get("training", {}))
+        self.directory, self.runs, self.title = directory, runs, title
+        self.subject = replace(subject, training=training)
+        self.settings = self.subject.settings()
         self.rows = _open(directory, self.settings)
         self.done: dict[Key, Row] = {}
         for run in runs:

@@ -16,7 +16,7 @@ class Recipe:
     """A schedule: the settings of `Training` and of methods that it changes."""
 
     epochs: float = 5.0  # of pruning, in all
-    soft: float = 0.2  # share of the epochs that learns masks; then tokens are really dropped
+    soft: float | None = None  # share of the epochs that learns masks; None: counted in steps
     score: Score = "probe"
     training: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by their names

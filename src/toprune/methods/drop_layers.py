@@ -47,14 +47,14 @@ class DropLayers(Method):
         kept = spread(count, dense.layers)
         keep_layers(job.model, kept)
         log = []
-        if job.training.soft_epochs > 0:
+        if job.soft_epochs > 0:
             states = teacher.states[:, kept] if len(teacher.states) else teacher.states
             log = train(
                 learner_of(job),
                 job.features,
                 Collate(job.tokenizer, replace(teacher, states=np.asarray(states)).extras),
                 job.training,
-                epochs=job.training.soft_epochs,
+                epochs=job.soft_epochs,
                 out=job.work / "soft",
                 label="distilling",
                 resume=resume,

@@ -79,7 +79,7 @@ class Lat(Method):
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """LengthDrop, then the search; without epochs only the search, on the dense model."""
         schedules = Schedules(self, job)
-        if job.training.soft_epochs == 0:
+        if job.soft_epochs == 0:
             outcome = Outcome(job, schedules.best()[0])
         else:
             outcome = soft_stage(

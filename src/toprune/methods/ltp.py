@@ -67,7 +67,7 @@ class Ltp(Method):
                 job.budget,
             )
 
-        if job.training.soft_epochs == 0:
+        if job.soft_epochs == 0:
             return Outcome(job, plan_to_budget())
 
         def begin() -> "SoftThreshold":

@@ -44,7 +44,7 @@ class PowerBert(Method):
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """The configuration search; without epochs, the best schedule for the dense model."""
-        if job.training.soft_epochs == 0:
+        if job.soft_epochs == 0:
             return Outcome(job, calibrated(job))
 
         def begin() -> "Extract":

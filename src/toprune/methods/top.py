@@ -77,7 +77,7 @@ class Top(Method):
         if job.restore == "last" or job.task.BY_TOKEN:
             job = replace(job, training=job.training.for_stages(("hard",)))
             return Outcome(job, calibrated(job), ranking=self._hard_ranking())
-        if job.training.soft_epochs == 0:
+        if job.soft_epochs == 0:
             return Outcome(job, calibrated(job))
         sizes = sizes_of(job.model)
 

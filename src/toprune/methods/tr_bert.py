@@ -66,7 +66,7 @@ class TrBert(Method):
         path = job.work / "selectors.safetensors"
         fitted_once(path, selectors, lambda: imitate(job, schedule, selectors))
 
-        if self.samples == 0 or job.training.soft_epochs == 0:
+        if self.samples == 0 or job.soft_epochs == 0:
             job = replace(job, training=job.training.for_stages(("hard",)))
             return Outcome(job, plan_to_budget(job, layers, self.inner))
 

@@ -57,7 +57,7 @@ class Transkimmer(Method):
         predictors = add_predictors(job.model, layers, sizes.width, normed=True)
         for predictor in predictors.children():
             start(predictor, self.open)
-        if job.training.soft_epochs == 0:
+        if job.soft_epochs == 0:
             return Outcome(job, plan_to_budget(job, layers, sizes.width))
 
         def begin() -> "Skim":

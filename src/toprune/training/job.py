@@ -69,7 +69,7 @@ class Job:
     budget: Budget
     method: Method
     score: Score
-    training: Training
+    training: Training  # `resolved`
     work: Path
     protect: tuple[int, ...] = ()
     protect_until: int | None = None
@@ -88,6 +88,14 @@ class Job:
     def student_features(self) -> Sequence[dict[str, Any]]:
         """The training texts as the student reads them."""
         return self.features if self.short is None else self.short
+
+    @property
+    def soft_epochs(self) -> float:
+        return self.training.stage_epochs[0]
+
+    @property
+    def hard_epochs(self) -> float:
+        return self.training.stage_epochs[1]
 
     @property
     def restore(self) -> Restore:

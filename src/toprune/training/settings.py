@@ -3,6 +3,8 @@
 This module needs no torch, so that the command line can read defaults and help from it.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,8 +21,12 @@ def setting(default: Any, description: str, *, minimum: float = 0) -> Any:
 class Training:
     """How weights are trained. What is learned beside them belongs to the method's settings."""
 
-    soft_epochs: float = setting(1.0, "Epochs that learn masks and weights together.")
-    hard_epochs: float = setting(4.0, "Epochs that train the weights alone, with tokens dropped.")
+    soft_epochs: float | None = setting(
+        None, "Epochs that learn masks and weights together (default: soft_steps)."
+    )
+    hard_epochs: float | None = setting(
+        None, "Epochs that train the weights alone, with tokens dropped (default: the rest)."
+    )
     lr: float = setting(1e-4, "Learning rate of the weights.")
     batch_size: int = setting(32, "Texts per step, over all processes together.")
     accumulation: int = setting(1, "Steps per update of the weights.")
@@ -51,18 +57,55 @@ class Training:
     save_steps: int | None = setting(None, "Steps between checkpoints (default: every epoch).")
     report_to: str = setting("none", "Where to log: tensorboard, wandb or another Trainer logger.")
     seed: int = setting(0, "Seed for splits, shuffling, masks and dropout.")
+    epochs: float = setting(5.0, "Epochs of both stages together, if these have none of their own.")
+    # Masks move a little in every step, so a small dataset needs more epochs to learn them.
+    soft_steps: int = setting(300, "Steps that learn masks and weights, but at most half of all.")
 
     def settings(self) -> dict[str, Any]:
         """What the result depends on; the other settings may change when a run is resumed."""
-        return {k: v for k, v in vars(self).items() if k not in ("report_to", "save_steps")}
+        unread = {"report_to", "save_steps"}
+        if self.soft_epochs is not None and self.hard_epochs is not None:
+            unread |= {"epochs", "soft_steps"}
+        return {k: v for k, v in vars(self).items() if k not in unread}
+
+    def continued(self, before: Mapping[str, Any]) -> "Training":
+        """What the caller left open as the stopped run had it: it must end as it began.
+
+        Args:
+            before: `settings()` of the stopped run; empty: there is none.
+        """
+        soft, hard = before.get("soft_epochs"), before.get("hard_epochs")
+        is_open = self.soft_epochs is None and self.hard_epochs is None
+        is_open = is_open and self.soft_steps == Training.soft_steps
+        if is_open and soft is not None and hard is not None and soft + hard == self.epochs:
+            return replace(self, soft_epochs=soft, hard_epochs=hard)
+        return self
+
+    def resolved(self, texts: int) -> "Training":
+        """The same training with the epochs of both stages, for this number of texts."""
+        soft, hard = self.soft_epochs, self.hard_epochs
+        if soft is None:
+            steps = math.ceil(math.ceil(texts / self.batch_size) / self.accumulation)  # an epoch's
+            most = self.epochs / 2 if hard is None else hard
+            soft = min(most, math.floor(1e6 * self.soft_steps / max(1, steps)) / 1e6)
+        if hard is None:
+            hard = max(0, self.epochs - soft)
+        return replace(self, soft_epochs=soft, hard_epochs=hard)
+
+    @property
+    def stage_epochs(self) -> tuple[float, float]:
+        """Epochs of the soft and of the hard stage; only a `resolved` training has both."""
+        if self.soft_epochs is None or self.hard_epochs is None:
+            raise ValueError("the epochs of a stage are open; call resolved() first")
+        return self.soft_epochs, self.hard_epochs
 
     def for_stages(self, stages: tuple[Stage, ...]) -> "Training":
         """The same number of epochs whatever stages a method has: a single stage gets all."""
         if len(stages) == 2:
             return self
-        total = self.soft_epochs + self.hard_epochs
+        total = sum(self.stage_epochs)
         soft, hard = (total if name in stages else 0.0 for name in ("soft", "hard"))
         return replace(self, soft_epochs=soft, hard_epochs=hard)
 
 
-FINETUNE = Training(soft_epochs=0, hard_epochs=3, lr=5e-5, label_weight=1.0)  # of a dense model
+FINETUNE = Training(soft_epochs=0, epochs=3, lr=5e-5, label_weight=1.0)  # of a dense model

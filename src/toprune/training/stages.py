@@ -45,7 +45,7 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     job = replace(job, training=job.training.for_stages(job.method.STAGES))
     dense = copy.deepcopy(job.model).eval() if _needs_dense_states(job) else None
     outcome = job.method.learn(job, resume=resume)
-    if outcome.job.training.hard_epochs > 0:
+    if outcome.job.hard_epochs > 0:
         outcome = _hard_stage(outcome, dense, resume=resume)
     detach(job.model)
     return outcome
@@ -56,7 +56,7 @@ def _needs_dense_states(job: Job) -> bool:
     reads every token (where it reads the first one, `Teacher.states` has that token's states), and
     on request. Rows that are means of several tokens have no state to learn."""
     training = job.training
-    possible = training.hard_epochs > 0 and training.state_weight > 0 and job.score != "pooled"
+    possible = job.hard_epochs > 0 and training.state_weight > 0 and job.score != "pooled"
     if training.token_states and not possible:
         raise UserError(
             "--token-states has nothing to teach here: it needs epochs after those of the masks, a "
@@ -185,7 +185,7 @@ def soft_stage(
             job.student_features,
             collate,
             job.training,
-            epochs=job.training.soft_epochs,
+            epochs=job.soft_epochs,
             out=job.work / "soft",
             label="soft stage",
             resume=resume,
@@ -214,7 +214,7 @@ def _hard_stage(outcome: Outcome, dense: Any, *, resume: bool) -> Outcome:
         job.student_features,
         collate,
         job.training,
-        epochs=job.training.hard_epochs,
+        epochs=job.hard_epochs,
         out=job.work / "hard",
         label="hard stage",
         resume=resume,

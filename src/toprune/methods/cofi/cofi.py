@@ -85,7 +85,7 @@ class Cofi(Method):
             with torch.no_grad():
                 return job.blank(), 1 / (1 - float(policy.selector.sparsity()))
 
-        if job.training.soft_epochs > 0:
+        if job.soft_epochs > 0:
             outcome = soft_stage(job, begin, end, resume=resume, learner=Matched)
         else:
             end(begin())
