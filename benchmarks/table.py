@@ -84,6 +84,7 @@ RIVALS = {
     "truncate": "truncation",
     "power_bert": "PoWER-BERT",
     "tr_bert": "TR-BERT",
+    "adapler": "AdapLeR",
 }
 
 
@@ -96,7 +97,11 @@ def trade_chart() -> str:
             gap = 100 * row["difference"]["accuracy"]["value"]
             points[RIVALS[row["name"]]].add(Point(row["executed"]["unpadded"], gap))
     return chart(
-        [Line(name, sorted(line, key=lambda p: p.x)) for name, line in points.items()],
+        [
+            Line(name, sorted(line, key=lambda p: p.x))
+            for name, line in points.items()
+            if len(line) > 1
+        ],
         title=f"MRPC, MiniLM with 6 layers, {found['examples']} pairs, one seed",
         x="times fewer FLOPs (real: against unpadded inputs)",
         y="accuracy against dense, in points",

@@ -1,5 +1,5 @@
 """Networks that choose tokens: Transkimmer's and TR-BERT's formulas by hand, one choice in every
-execution, a bundle that brings them along."""
+execution, a bundle that brings them along. AdapLeR's formulas are in test_adapler.py."""
 
 import math
 from dataclasses import replace
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from support import executions, synthetic
@@ -21,7 +22,9 @@ from toprune.bundle.bundle import Bundle
 from toprune.compare.bench import bench
 from toprune.errors import UserError
 from toprune.export.export import export
-from toprune.methods.tr_bert import TrBert, advantage, chosen, fit, saliency
+from toprune.methods.adapler import AdapLeR, divergence
+from toprune.methods.common import fit
+from toprune.methods.tr_bert import TrBert, advantage, chosen, saliency
 from toprune.methods.transkimmer import Transkimmer, drawn
 from toprune.models.families import sizes_of
 from toprune.plan.cost import executed_macs
@@ -205,9 +208,14 @@ def test_selectors_learn_what_they_are_shown() -> None:
     wanted = (states[:, 0].abs() > 1).float()  # not linear: the hidden layer is needed
     torch.manual_seed(0)
     selector = Predictor(8, 32, normed=False)
-    fit(selector, states, wanted, generator)
+    fit(selector, states, wanted, F.binary_cross_entropy_with_logits, generator)
     right = ((selector(states) > 0) == wanted.bool()).float().mean()
     assert float(right) > 0.9  # none of them: .68
+    amounts, network = 0.1 + 3 * wanted, Predictor(8, 32, normed=False)  # not only yes or no
+    fit(network, states, amounts, divergence, generator)
+    predicted = network.odds(states).detach()
+    assert float(predicted.mean()) == pytest.approx(float(amounts.mean()), rel=0.1)
+    assert predicted[wanted > 0].mean() > 3 * predicted[wanted == 0].mean()
 
 
 def test_advantage_by_hand() -> None:
@@ -230,7 +238,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", [Transkimmer(), TrBert(samples=4)])
+@pytest.mark.parametrize("method", [Transkimmer(), TrBert(samples=4), AdapLeR()])
 def test_networks_and_weights_are_trained_together(
     dense: Path, method: Method, tmp_path: Path
 ) -> None:

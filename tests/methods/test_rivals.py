@@ -38,6 +38,7 @@ ACCURACY = {
     "spatten": 0.9,
     "transkimmer": 0.9,
     "tr_bert": 0.9,
+    "adapler": 0.9,
     "lat": 0.9,
     "calibrate": 0.9,
     "random": 0.5,

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from toprune.errors import UserError
+from toprune.methods.adapler import AdapLeR
 from toprune.methods.baselines import Calibrate, Random, Truncate
 from toprune.methods.cofi.cofi import Cofi
 from toprune.methods.drop_layers import DropLayers
@@ -29,6 +30,7 @@ METHODS: dict[str, Any] = {
         SpAtten,
         Transkimmer,
         TrBert,
+        AdapLeR,
         Calibrate,
         Random,
         Truncate,

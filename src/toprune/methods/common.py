@@ -5,7 +5,7 @@ while the expected FLOPs are above a linearly falling target, and shrinks below 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -13,23 +13,29 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from toprune.io.progress import bar
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, expected_share
 from toprune.plan.plan import Plan, Restore, Step
+from toprune.pruning.policies import Protection
 from toprune.pruning.predictor import Predictor
 from toprune.training.job import Job
+from toprune.training.probe import Gradients, margin_gradients
 from toprune.training.stages import CALIBRATION_TEXTS
 from toprune.training.thresholds import meet
 
 RECENT = 0.1  # weight of the last batch in a moving average
 GAIN = 1.0  # change of log lambda in a step, per unit of distance to the target sparsity
+TOKENS = 50_000  # on which a predictor is fitted
+PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: passes, batch size, learning rate
 
 
 class Coefficient(nn.Module):
     """A selector whose lambda follows the budget; subclasses add the masks."""
 
     rank_weight: ClassVar[float] = 0.0  # no ranking is distilled
+    sparsity_start = 0.0  # where the target starts; higher where the masks start from a schedule
 
     def __init__(
         self,
@@ -59,7 +65,8 @@ class Coefficient(nn.Module):
         return 1 - torch.as_tensor(share)
 
     def target(self) -> float:
-        return self.sparsity_target * min(1.0, self.progress)
+        risen = (self.sparsity_target - self.sparsity_start) * min(1.0, self.progress)
+        return self.sparsity_start + risen
 
     def step_lambda(self) -> Tensor:
         """lambda, after one step towards the target."""
@@ -110,9 +117,63 @@ class Predictors(Coefficient):
         return [self.shares[n - 1] if n else torch.ones(()) for n in last]
 
 
-def plan_to_budget(job: Job, layers: Sequence[int], inner: int) -> Plan:
-    """A plan whose networks keep tokens at odds of one or more; one factor of these odds is then
-    bisected until the texts execute the budget on average."""
-    steps = tuple(Step(layer, Fraction(1), 1.0) for layer in layers)
+def plan_to_budget(
+    job: Job, layers: Sequence[int], inner: int, odds: Sequence[float] | None = None
+) -> Plan:
+    """A plan whose networks keep tokens at these odds or more (default: one); one factor of the
+    odds is then bisected until the texts execute the budget on average."""
+    thresholds = [1.0] * len(layers) if odds is None else odds
+    steps = tuple(
+        Step(layer, Fraction(1), value) for layer, value in zip(layers, thresholds, strict=True)
+    )
     plan = replace(job.blank(), steps=steps, predictor=inner)
     return meet(job.model, plan, job.sample_batches(CALIBRATION_TEXTS), job.budget)
+
+
+def fit_predictors(
+    job: Job,
+    networks: nn.ModuleDict,
+    target: Callable[[int, Gradients], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    texts: int,
+) -> None:
+    """Fit the network of every layer to what the dense model's gradients show.
+
+    Args:
+        target: (layer, gradients of a batch) -> (B, S): what the network has to predict.
+        loss: (logits (N,), targets (N,)) -> the mean loss.
+        texts: number of training texts on which the networks are fitted.
+    """
+    batches = job.sample_batches(texts)
+    pairs: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in map(int, networks)}
+    with bar("fitting predictors", len(batches)) as advance:
+        for batch in margin_gradients(job.model, job.task, batches, protection=Protection.of(job)):
+            for layer, found in pairs.items():
+                count = batch.counted
+                found.append((batch.states[layer][count], target(layer, batch)[count]))
+            advance()
+    generator = torch.Generator().manual_seed(job.training.seed)
+    for layer, parts in pairs.items():
+        states, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+        sample = torch.randperm(len(states), generator=generator)[:TOKENS]
+        network: Any = networks[str(layer)]
+        fit(network, states[sample], targets[sample], loss, generator)
+
+
+def fit(
+    network: Predictor,
+    states: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    generator: torch.Generator,
+) -> None:
+    """Regression with a hidden layer: states (N, D), targets (N,)."""
+    adam = torch.optim.Adam(network.parameters(), lr=RATE)
+    with torch.enable_grad():
+        for _ in range(PASSES):
+            for rows in torch.randperm(len(states), generator=generator).split(ROWS):
+                value = loss(network(states[rows]), targets[rows])
+                adam.zero_grad()
+                value.backward()
+                adam.step()

@@ -23,25 +23,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toprune.io.progress import bar
-from toprune.methods.common import Predictors, plan_to_budget
+from toprune.methods.common import Predictors, fit_predictors, plan_to_budget
 from toprune.models.families import sizes_of
-from toprune.models.heads import reads_all, task_outputs
-from toprune.plan.plan import Plan, Restore, Score, Step
-from toprune.pruning.attach import attach_policy, detach
-from toprune.pruning.policies import Drop, Policy, Protection, Record
-from toprune.pruning.predictor import Predictor, add_predictors
+from toprune.models.heads import task_outputs
+from toprune.plan.plan import Plan, Score, Step
+from toprune.pruning.policies import Drop, Policy, Protection
+from toprune.pruning.predictor import add_predictors
 from toprune.pruning.tokens import Tokens, gather_alive, order, ranks
 from toprune.training.job import Job, Method, Outcome
 from toprune.training.learner import Learner
+from toprune.training.probe import Gradients
 from toprune.training.settings import Stage, setting
 from toprune.training.stages import PROBE_TEXTS, fitted_once, soft_stage
 
 ALPHA = 1.0  # at the start: as in its scripts for classification
 LARGEST = 10.0  # alpha
 SPAN = 0.09  # small: imitation comes first, and the weights of a network move slowly
-TOKENS = 50_000  # on which a selector is fitted
-PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: passes, batch size, learning rate
 
 
 @dataclass(frozen=True)
@@ -94,38 +91,16 @@ class TrBert(Method):
 
 def imitate(job: Job, schedule: Plan, selectors: nn.ModuleDict) -> None:
     """Fit every selector to the heuristic's top tokens at its layer, on the dense model."""
-    batches = job.sample_batches(PROBE_TEXTS)
-    pairs: dict[int, list[tuple[Tensor, Tensor]]] = {step.layer: [] for step in schedule.steps}
-    sizes = sizes_of(job.model)
-    restore: Restore = "last" if reads_all(job.task, job.model.config) else "none"
-    protection = replace(Protection.of(job), restore=restore)
-    record = Record(range(sizes.layers - 1), protection=protection)
-    late = min(sizes.layers - 2, sizes.layers * 2 // 3)
-    training = job.model.training
-    attach_policy(job.model.eval(), record)
-    try:
-        with bar("fitting selectors", len(batches)) as advance:
-            for batch in batches:
-                with torch.enable_grad():
-                    outputs = task_outputs(job.model, job.task, batch)[0]
-                    margin = job.task.margin(outputs, batch["attention_mask"]).sum()
-                    (grad,) = torch.autograd.grad(margin, record.values[late])
-                assert record.tokens is not None
-                for step in schedule.steps:
-                    state = record.values[step.layer].detach()
-                    scores = saliency(grad, record.values[late].detach(), state)
-                    target = chosen(scores, record.tokens, schedule, step)
-                    count = record.tokens.alive & ~record.tokens.protected
-                    pairs[step.layer].append((state[count], target[count]))
-                advance()
-    finally:
-        detach(job.model).train(training)
-    generator = torch.Generator().manual_seed(job.training.seed)
-    for layer, batches_of_layer in pairs.items():
-        states, targets = (torch.cat(parts) for parts in zip(*batches_of_layer, strict=True))
-        sample = torch.randperm(len(states), generator=generator)[:TOKENS]
-        selector: Any = selectors[str(layer)]
-        fit(selector, states[sample], targets[sample], generator)
+    layers = sizes_of(job.model).layers
+    late = min(layers - 2, layers * 2 // 3)
+    steps = {step.layer: step for step in schedule.steps}
+
+    def target(layer: int, batch: Gradients) -> Tensor:
+        scores = saliency(batch.grads[late], batch.states[late], batch.states[layer])
+        return chosen(scores, batch.tokens, schedule, steps[layer])
+
+    loss = F.binary_cross_entropy_with_logits
+    fit_predictors(job, selectors, target, loss, texts=PROBE_TEXTS)
 
 
 def saliency(grad: Tensor, late: Tensor, state: Tensor) -> Tensor:
@@ -137,18 +112,6 @@ def chosen(scores: Tensor, tokens: Tokens, schedule: Plan, step: Step) -> Tensor
     """(B, S): one for the tokens that the step would keep by this score, else zero."""
     k = torch.tensor([schedule.keep(step, int(n)) for n in tokens.n])  # (B,)
     return (ranks(order(scores, tokens)) < k[:, None].to(scores.device)).to(scores.dtype)
-
-
-def fit(selector: Predictor, states: Tensor, targets: Tensor, generator: torch.Generator) -> None:
-    """Logistic regression with a hidden layer: states (N, D), targets (N,)."""
-    adam = torch.optim.Adam(selector.parameters(), lr=RATE)
-    with torch.enable_grad():
-        for _ in range(PASSES):
-            for rows in torch.randperm(len(states), generator=generator).split(ROWS):
-                loss = F.binary_cross_entropy_with_logits(selector(states[rows]), targets[rows])
-                adam.zero_grad()
-                loss.backward()
-                adam.step()
 
 
 # -- policy gradient ---------------------------------------------------------------------------

@@ -9,8 +9,8 @@ that it is fitted to. It needs no labels and no training loop, only one backward
 hundred texts.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,9 +21,54 @@ from toprune.models.heads import reads_all, task_outputs
 from toprune.plan.plan import Restore
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import UNPROTECTED, Protection, Record
+from toprune.pruning.tokens import Tokens
 from toprune.tasks import Task
 
 RIDGE = 1e-2  # of the mean variance of the state's coordinates
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What the answers to one batch depend on, in the dense model."""
+
+    states: Sequence[Tensor]  # (B, S, D) after attention, of every layer but the last
+    grads: Sequence[Tensor]  # (B, S, D): of the margin, with respect to these states
+    outputs: Tensor  # of the task
+    mask: Tensor  # (B, S) the attention mask
+    tokens: Tokens
+
+    @property
+    def counted(self) -> Tensor:
+        """(B, S): live tokens that may leave."""
+        return self.tokens.alive & ~self.tokens.protected
+
+
+def margin_gradients(
+    model: Any,
+    task: Task,
+    batches: Iterable[dict[str, Tensor]],
+    *,
+    protection: Protection = UNPROTECTED,
+) -> Iterator[Gradients]:
+    """Run the dense model on unlabelled batches, forwards and backwards."""
+    restore: Restore = "last" if reads_all(task, model.config) else "none"
+    record = Record(
+        range(sizes_of(model).layers - 1), protection=replace(protection, restore=restore)
+    )
+    training = model.training
+    attach_policy(model.eval(), record)
+    try:
+        for batch in batches:
+            mask = batch["attention_mask"]
+            with torch.enable_grad():
+                outputs = task_outputs(model, task, batch)[0]
+                margin = task.margin(outputs, mask)
+                grads = torch.autograd.grad(margin.sum(), record.values)
+            assert record.tokens is not None
+            states = [state.detach() for state in record.values]
+            yield Gradients(states, grads, outputs.detach(), mask, record.tokens)
+    finally:
+        detach(model).train(training)
 
 
 def fit_probes(
@@ -36,28 +81,14 @@ def fit_probes(
     """Fit a probe (L - 1, D) for every layer that may prune, on unlabelled batches. Tokens that
     always stay, such as the first one, do not count: no probe has to rank them."""
     sizes = sizes_of(model)
-    restore: Restore = "last" if reads_all(task, model.config) else "none"
-    record = Record(range(sizes.layers - 1), protection=replace(protection, restore=restore))
     moments = _Moments(sizes.layers - 1, sizes.width)
-    training = model.training
-    attach_policy(model.eval(), record)
-    try:
-        for batch in batches:
-            with torch.enable_grad():
-                mask = batch["attention_mask"]
-                outputs = task_outputs(model, task, batch)[0]
-                margin = task.margin(outputs, mask)
-                grads = torch.autograd.grad(margin.sum(), record.values)
-            tokens = record.tokens
-            assert tokens is not None
-            count = tokens.alive & ~tokens.protected
-            shares = task.log_shares(outputs.detach(), mask)
-            extra = 0 if shares is None else _standardised(shares, count)
-            for i, (state, grad) in enumerate(zip(record.values, grads, strict=True)):
-                saliency = grad.norm(dim=-1).clamp_min(1e-12).log()  # (B, S)
-                moments.add(i, state.detach(), _standardised(saliency, count) + extra, count)
-    finally:
-        detach(model).train(training)
+    for batch in margin_gradients(model, task, batches, protection=protection):
+        count = batch.counted
+        shares = task.log_shares(batch.outputs, batch.mask)
+        extra = 0 if shares is None else _standardised(shares, count)
+        for i, (state, grad) in enumerate(zip(batch.states, batch.grads, strict=True)):
+            saliency = grad.norm(dim=-1).clamp_min(1e-12).log()  # (B, S)
+            moments.add(i, state, _standardised(saliency, count) + extra, count)
     return moments.solve()
 
 

@@ -167,6 +167,7 @@ def soft_stage(
     *,
     resume: bool,
     learner: Callable[..., Learner] = Learner,
+    teacher: Callable[[Job], Teacher] = teacher_of,
 ) -> Outcome:
     """Train the weights together with what a policy learns beside them.
 
@@ -174,11 +175,12 @@ def soft_stage(
         begin: makes the policy.
         end: reads the repaired plan and the expected reduction from the trained policy.
         learner: the Learner, or a subclass with a loss of its own.
+        teacher: gives the outputs to learn from.
     """
     plan_path, weights_path = job.work / "soft.json", job.work / "soft.safetensors"
     torch.manual_seed(job.training.seed)
     if not (resume and plan_path.exists()):
-        collate, policy = Collate(job.tokenizer, teacher_of(job).extras), begin()
+        collate, policy = Collate(job.tokenizer, teacher(job).extras), begin()
         attach_policy(job.model, policy)
         log = train(
             learner_of(job, policy, learner=learner),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from toprune.errors import OutOfReach
@@ -17,6 +18,10 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
 from toprune.plan.cost import measured_reduction
 from toprune.plan.plan import Plan
+from toprune.pruning.attach import attach_policy, detach
+from toprune.pruning.policies import Drop, Follow
+from toprune.pruning.predictor import predictors_of
+from toprune.pruning.tokens import Tokens
 from toprune.training.evaluation import entering
 
 HALVINGS = 24  # at most: the odds that predictors give are close together
@@ -62,3 +67,45 @@ def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: B
             if ratio < 1 + NEAR:
                 break
     return scaled(plan, float(np.exp(high)))
+
+
+def thresholds_of(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]]) -> dict[int, float]:
+    """Thresholds, by layer, that keep as many tokens of all texts together as the steps of a plan
+    do: where a method that learns thresholds may start."""
+    record = _RecordScores(plan, predictors=predictors_of(model))
+    training = model.training
+    attach_policy(model.eval(), record)
+    try:
+        with torch.inference_mode():
+            for batch in batches:
+                model.base_model(**batch)
+    finally:
+        detach(model).train(training)
+    return {layer: record.threshold(layer) for layer in record.scored_tokens}
+
+
+class _RecordScores(Follow):
+    """Execute a plan of ratios, and record how the tokens that may leave scored at each step."""
+
+    def __init__(self, plan: Plan, **options: Any):
+        super().__init__(plan, **options)
+        self.scored_tokens: dict[int, list[Tensor]] = {step.layer: [] for step in plan.steps}
+        self.kept = dict.fromkeys(self.scored_tokens, 0)
+
+    def scores(self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens) -> Tensor:
+        scores = super().scores(layer, state, received, tokens)
+        self.scored_tokens[layer].append(scores[tokens.alive & ~tokens.protected])
+        return scores
+
+    def decide(
+        self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens
+    ) -> Drop | None:
+        drop = super().decide(layer, state, received, tokens)
+        if layer in self.kept and drop is not None:
+            self.kept[layer] += int((drop.tokens.alive & ~drop.tokens.protected).sum())
+        return drop
+
+    def threshold(self, layer: int) -> float:
+        """The lowest of the best scores, as many as tokens were kept."""
+        scores = torch.cat(self.scored_tokens[layer]).sort(descending=True).values
+        return float(scores[max(0, min(self.kept[layer], len(scores)) - 1)])
