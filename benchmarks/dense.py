@@ -34,7 +34,9 @@ def main() -> None:
         train_set = sets.train_set(name, ROWS.get(name))
         if args.select:
             train_set, _ = split_validation(train_set, sets.HELD_OUT, seed=0)
-        training = Training(soft_epochs=0, hard_epochs=EPOCHS[name], lr=1e-4, label_weight=1.0)
+        training = Training(
+            soft_epochs=0, hard_epochs=EPOCHS[name], lr=1e-4, label_weight=1.0, bf16=False
+        )
         source = {
             "train": sets.rows(train_set),
             "test": sets.rows(sets.report_sets(name, 1000)["dev" if name in sets.GLUE else "test"]),

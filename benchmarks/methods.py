@@ -37,7 +37,7 @@ METHODS = (
 )
 TEXTS = {"mrpc": (1200, 500), "imdb": (600, 500)}  # of train, and of each part that is reported
 BUDGETS = ("2x", "3x")
-TRAINING = Training(soft_epochs=1, hard_epochs=1)
+TRAINING = Training(soft_epochs=1, hard_epochs=1, bf16=False)
 
 
 def run(name: str, *, timed: bool) -> None:

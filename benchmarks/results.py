@@ -45,7 +45,7 @@ Answers = dict[str, list[np.ndarray]]  # by set, of each of its texts (C,)
 RESULTS = Path(__file__).parent / "results" / "core"
 IMDB_TEST = 5000
 TEXTS = {"imdb": 4000}  # to distil on, no labels needed: the dense model's 2,000 and as many more
-EPOCHS = {"soft_epochs": 1.0, "hard_epochs": 4.0}
+TRAINING = {"soft_epochs": 1.0, "hard_epochs": 4.0, "bf16": False}
 FEWER_EPOCHS = {"imdb": {"soft_epochs": 0.25, "hard_epochs": 1.5}}  # what two cores can bear
 
 
@@ -137,7 +137,7 @@ def _job(spec: Spec, *, select: bool, settings: dict[str, Any]) -> tuple[Job, di
     tokenizer = load_tokenizer(source)
     features = encode(tokenizer, task, train_set, sets.MAX_LENGTH[spec.task])
     change_top, change_training = VARIANTS[spec.variant]
-    training: dict[str, Any] = {"seed": spec.seed} | EPOCHS
+    training: dict[str, Any] = {"seed": spec.seed} | TRAINING
     training |= FEWER_EPOCHS.get(spec.task, {}) | change_training
     top_names, training_names = Top.__dataclass_fields__, Training.__dataclass_fields__
     training |= {k: v for k, v in settings.items() if k in training_names}

@@ -16,6 +16,7 @@ from toprune.bundle.workdir import (
     check_settings,
     is_done,
     publish,
+    read_settings,
     run_id,
     stopped_training,
     work_directory,
@@ -91,7 +92,7 @@ def finetune(
         tokenizer=tokenizer,
         schedule=schedule,
         training=training,
-        before=stopped_training(out, resume=resume),
+        before=stopped_training(out) if resume else {},
     )
     features, tests = request.encode(request.train), request.encode(request.held_out)
     training = request.training
@@ -177,8 +178,10 @@ def prune(
     Returns:
         The bundle, which is also in `out`.
     """
+    before = {} if known is None else {"bf16": read_settings(Path(known)).get("bf16")}
     if out is not None:
         check_out(Path(out), overwrite=overwrite or resume)
+        before |= stopped_training(Path(out)) if resume else {}
     request, job = resolve_prune(
         model,
         data,
@@ -192,7 +195,7 @@ def prune(
         protect=protect,
         protect_first=protect_first,
         min_tokens=min_tokens,
-        before=stopped_training(out, resume=resume),
+        before=before,
     )
     tests = request.encode(request.held_out)
     weights, preset = fingerprint(request.model), preset_settings(request.preset, schedule)

@@ -19,7 +19,7 @@ from toprune.data.sets import held_out_order, load_labelled, load_sets, with_unl
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.methods import make_method
-from toprune.models.families import family_named, max_positions
+from toprune.models.families import family_named, max_positions, sizes_of
 from toprune.models.heads import auto_class
 from toprune.models.load import Source, check_images, config_of, load_model, load_tokenizer
 from toprune.plan.budget import Budget
@@ -27,6 +27,7 @@ from toprune.plan.plan import Score
 from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
 from toprune.training.batches import Collate
+from toprune.training.bfloat16 import choose_bf16
 from toprune.training.distributed import share_of
 from toprune.training.evaluation import collect_outputs
 from toprune.training.features import encode_for, lengths, rows_of, token_ids
@@ -116,6 +117,7 @@ def resolve_finetune(
     dense = load_model(model, resolved, train, new_head=True, config=config)
     tokenizer = _tokenizer(model, config, tokenizer)
     limit = _limit(config, resolved, data, preset)
+    training = choose_bf16(training, sizes_of(dense).width)
     return Request(resolved, preset, data, dense, tokenizer, train, held_out, limit, training)
 
 
@@ -164,6 +166,8 @@ def resolve_prune(
     # The budget is for texts like the user's own: further texts may be of other lengths.
     own_features = features if learned_from is train else request.encode(train)
     training = training.continued(before).resolved(len(features))
+    trains = any(training.for_stages(method.STAGES).stage_epochs)
+    training = choose_bf16(training, sizes_of(student).width, trains=trains)
     request = replace(request, training=training)
     ids, until = _protected_ids(tokenizer, resolved, protect, protect_first)
     job = Job(

@@ -290,6 +290,17 @@ def test_a_comparison_keeps_the_stages_that_it_began_with(fakes: Fakes, call: Ca
     assert stages == [(1, 4), (1, 4)]
 
 
+def test_all_runs_of_a_comparison_use_bfloat16_or_none(
+    fakes: Fakes, call: Call, monkeypatch: pytest.MonkeyPatch
+):
+    """A machine that joins later does not decide again."""
+    monkeypatch.setattr("toprune.training.bfloat16.NARROW", 1)
+    for budget, support in (("2x", False), ("3x", True)):
+        monkeypatch.setattr("toprune.training.bfloat16.is_supported", lambda value=support: value)
+        call("top", budget)
+    assert [options["training"].bf16 for options in fakes.options] == [False, False]
+
+
 def test_the_seed_of_a_training_does_not_count(fakes: Fakes, call: Call):
     call("top", "2x")
     call("top", "2x", training=Training(soft_epochs=1, hard_epochs=2, seed=7))

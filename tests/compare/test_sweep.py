@@ -36,7 +36,7 @@ from toprune.plan.plan import Plan
 from toprune.training.settings import Training
 from toprune.training.trainer import StageTrainer
 
-TRAINING = Training(soft_epochs=1, hard_epochs=1, batch_size=8, lr=1e-3)
+TRAINING = Training(soft_epochs=1, hard_epochs=1, batch_size=8, lr=1e-3, bf16=False)
 DATA = {"train": synthetic.rows(24, 0), "test": synthetic.rows(40, 1)}
 
 

@@ -76,12 +76,20 @@ def work_directory(out: Path, *, resume: bool) -> Iterator[Path]:
         raise
 
 
-def stopped_training(out: str | Path | None, *, resume: bool) -> dict[str, Any]:
-    """The training settings of the stopped run that --resume goes on with; empty: there is none."""
-    path = None if out is None else _work_path(Path(out)) / "settings.json"
-    if not resume or path is None or not path.exists():
-        return {}
-    return json.loads(path.read_text()).get("training", {})
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings that `check_settings` saved; empty: there are none."""
+    path = folder / "settings.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def stopped_training(out: Path) -> dict[str, Any]:
+    """The training settings of the stopped run that --resume goes on with; empty: there is none.
+    Of a complete run only what depends on the machine."""
+    settings = read_settings(_work_path(out))
+    if settings or not out.is_dir():
+        return settings.get("training", {})
+    done = read_report(out).get("provenance", {}).get("settings", {})
+    return {"bf16": done.get("training", {}).get("bf16")}
 
 
 def check_settings(work: Path, settings: dict[str, Any]) -> None:

@@ -57,6 +57,7 @@ GRID = {
     "epochs": NUMBER,
     "lr": NUMBER,
     "batch_size": COUNT,
+    "bf16": FLAG,
     "tasks": TABLE,
 }
 TASK = {
@@ -101,6 +102,7 @@ def read_grid(path: Path) -> "Grid":
         epochs=content.get("epochs", Training.epochs),
         lr=content.get("lr", Training.lr),
         batch_size=content.get("batch_size", Training.batch_size),
+        bf16=content.get("bf16", Training.bf16),
     )
     return Grid(
         {name: _subject(path, name, table, training) for name, table in content["tasks"].items()},

@@ -67,6 +67,7 @@ def compare(
     protect_first: o.ProtectFirst = None,
     lr: o.Lr = Training.lr,
     batch_size: o.BatchSize = Training.batch_size,
+    bf16: o.Bf16 = Training.bf16,
     seeds: Annotated[
         str,
         typer.Option(
@@ -108,7 +109,7 @@ def compare(
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
         ),
-        training=Training(epochs=epochs, lr=lr, batch_size=batch_size),
+        training=Training(epochs=epochs, lr=lr, batch_size=batch_size, bf16=bf16),
         seeds=parse.numbers("--seeds", seeds, "0,1,2"),
         protect_first=protect_first,
         timed=timed,

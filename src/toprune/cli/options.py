@@ -151,7 +151,7 @@ def _training(name: str, *flags: str, panel: str = TRAINING, **limits: float) ->
 Lr = Annotated[float, _training("lr", min=0)]
 BatchSize = Annotated[int, _training("batch_size", min=1)]
 Accumulation = Annotated[int, _training("accumulation", min=1)]
-Bf16 = Annotated[bool, _training("bf16", "--bf16")]
+Bf16 = Annotated[bool | None, _training("bf16", "--bf16/--no-bf16")]
 LabelWeight = Annotated[float, _training("label_weight", min=0)]
 TokenStates = Annotated[bool, _training("token_states", "--token-states")]
 SoftEpochs = Annotated[float | None, _training("soft_epochs", panel=METHOD, min=0)]

@@ -40,6 +40,7 @@ from toprune.report.html.compared import compare_page, curves
 from toprune.report.svg import Line, chart
 from toprune.run.manifest import PLACE
 from toprune.tasks import TASKS, Task
+from toprune.training.bfloat16 import choose_bf16
 from toprune.training.distributed import processes
 from toprune.training.settings import Training
 
@@ -113,6 +114,9 @@ class Comparison:
         """
         before = _read(directory / SETTINGS) if (directory / SETTINGS).is_file() else {}
         training = subject.training.continued(before.get("training", {}))
+        if training.bf16 is None:  # the same in all runs, wherever they are done
+            config = read_config(subject.model)
+            training = choose_bf16(training, family_named(config).sizes(config).width)
         self.directory, self.runs, self.title = directory, runs, title
         self.subject = replace(subject, training=training)
         self.settings = self.subject.settings()

@@ -51,7 +51,9 @@ class Training:
     dropout: bool | None = setting(
         None, "Train with dropout (default: in fine-tuning, not in distillation)."
     )
-    bf16: bool = setting(False, "Train with matrix products in bfloat16; results stay in float32.")
+    bf16: bool | None = setting(
+        None, "Train with products in bfloat16 (default: where the processor has them)."
+    )
     max_grad_norm: float = setting(1.0, "Largest norm of the gradient of the weights.")
     train_embeddings: bool = setting(False, "Train the embeddings, too.")
     save_steps: int | None = setting(None, "Steps between checkpoints (default: every epoch).")
@@ -74,12 +76,13 @@ class Training:
         Args:
             before: `settings()` of the stopped run; empty: there is none.
         """
+        bf16 = before.get("bf16") if self.bf16 is None else self.bf16
         soft, hard = before.get("soft_epochs"), before.get("hard_epochs")
         is_open = self.soft_epochs is None and self.hard_epochs is None
         is_open = is_open and self.soft_steps == Training.soft_steps
         if is_open and soft is not None and hard is not None and soft + hard == self.epochs:
-            return replace(self, soft_epochs=soft, hard_epochs=hard)
-        return self
+            return replace(self, soft_epochs=soft, hard_epochs=hard, bf16=bf16)
+        return replace(self, bf16=bf16)
 
     def resolved(self, texts: int) -> "Training":
         """The same training with the epochs of both stages, for this number of texts."""

@@ -132,7 +132,7 @@ def teacher_of(job: Job) -> Teacher:
                 job.features,
                 Collate(job.tokenizer),
                 probes=probes,
-                bf16=job.training.bf16,
+                bf16=job.training.bf16 is True,
                 progress=advance,
             )
             teacher.save(folder)

@@ -47,7 +47,7 @@ def train(
         per_device_train_batch_size=share_of(training.batch_size),
         gradient_accumulation_steps=training.accumulation,
         max_grad_norm=training.max_grad_norm,
-        bf16=training.bf16,
+        bf16=training.bf16 is True,
         save_strategy="steps" if training.save_steps else "epoch",
         save_steps=training.save_steps or 500,
         save_total_limit=2,

@@ -71,7 +71,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
     for key, value in (settings.get("method_settings") or {}).items():
         text = value if isinstance(value, str) else json.dumps(value).replace("null", "none")
         flags.append(f"--set {shlex.quote(f'{key}={text}')}")
-    flags += ["--bf16"] if training.get("bf16") else []
+    flags.append("--bf16" if training.get("bf16") else "--no-bf16")
     flags += ["--token-states"] if training.get("token_states") else []
     flags += ["--no-answer"] if task_settings.get("no_answer") else []
     for name in ("unlabelled", "protect"):
