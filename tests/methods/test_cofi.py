@@ -224,19 +224,26 @@ def test_a_smaller_model_learns_and_tokens_can_go_too(tmp_path: Path) -> None:
     torch.testing.assert_close(result, wanted.logits[0], rtol=1e-3, atol=1e-3)
 
 
+STOPS = {  # method: folders of stages and the steps at which a run is stopped there
+    "cofi": {("stages/soft", 3), ("slim/hard", 0), ("slim/hard", 4)},
+    "joint": {("weights/soft", 1), ("slim/hard", 2), ("tokens/soft", 1), ("tokens/hard", 2)},
+}
+
+
+@pytest.mark.parametrize("method", STOPS)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("few_draws")
-def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_run_goes_on_where_it_was(tmp_path: Path, method: str) -> None:
     """Stopped within each stage and resumed, it ends with the same bits."""
     synthetic.untrained().save_pretrained(tmp_path / "dense")
     make_tokenizer().save_pretrained(tmp_path / "dense")
     training = Training(soft_epochs=2, hard_epochs=2, batch_size=16, save_steps=2)
-    options: dict[str, Any] = {"method": "cofi", "training": training}
+    options: dict[str, Any] = {"method": method, "training": training}
     whole = prune(tmp_path / "dense", FEW, "2x", out=tmp_path / "whole", **options)
-    loss, stops = StageTrainer.compute_loss, {("soft", 3), ("hard", 0), ("hard", 4)}
+    loss, stops = StageTrainer.compute_loss, set(STOPS[method])
 
     def stopped(self: StageTrainer, *args: Any, **kwargs: Any) -> Any:
-        at = Path(str(self.args.output_dir)).name, self.state.global_step
+        at = "/".join(Path(str(self.args.output_dir)).parts[-2:]), self.state.global_step
         if at in stops:
             stops.remove(at)
             raise KeyboardInterrupt
@@ -251,6 +258,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
             again["resume"] = True
         halved = prune(tmp_path / "dense", FEW, "2x", **again)
     assert halved.report["kept"] == whole.report["kept"]
+    assert halved.plan == whole.plan
     one, other = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "halved"))
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 

@@ -46,6 +46,7 @@ ACCURACY = {
     "truncate": 0.5,
     "drop_layers": 0.9,
     "cofi": 0.9,
+    "joint": 0.9,
 }
 MISSED = {"truncate": 0.05, "drop_layers": 0.5, "cofi": 0.02}  # a token of 12, a layer of 4
 

@@ -10,6 +10,7 @@ from toprune.methods.adapler import AdapLeR
 from toprune.methods.baselines import Calibrate, Random, Truncate
 from toprune.methods.cofi.cofi import Cofi
 from toprune.methods.drop_layers import DropLayers
+from toprune.methods.joint import Joint
 from toprune.methods.lat import Lat
 from toprune.methods.ltp import Ltp
 from toprune.methods.pool import Pool
@@ -37,6 +38,7 @@ METHODS: dict[str, Any] = {
         Pool,
         DropLayers,
         Cofi,
+        Joint,
     )
 }
 

@@ -151,6 +151,7 @@ class Outcome:
     log: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     extra: dict[str, Any] = field(default_factory=dict[str, Any])  # further keys of the report
     ranking: Ranking | None = None  # distilled in the hard stage, where answers are tokens
+    trained: bool = False  # the method has run the hard stage itself
 
 
 def dense_plan(model: Any, restore: Restore = "none") -> Plan:

@@ -45,7 +45,7 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     job = replace(job, training=job.training.for_stages(job.method.STAGES))
     dense = copy.deepcopy(job.model).eval() if _needs_dense_states(job) else None
     outcome = job.method.learn(job, resume=resume)
-    if outcome.job.hard_epochs > 0:
+    if outcome.job.hard_epochs > 0 and not outcome.trained:
         outcome = _hard_stage(outcome, dense, resume=resume)
     detach(job.model)
     return outcome
