@@ -22,6 +22,9 @@ from toprune.compare import runs as runs_module
 from toprune.compare.comparison import compare
 from toprune.compare.runs import plan_runs
 from toprune.errors import OutOfReach, UserError
+from toprune.methods.ltp import Ltp
+from toprune.methods.power_bert import PowerBert
+from toprune.methods.tr_bert import TrBert
 from toprune.report.terminal import compared_markdown
 from toprune.training.settings import Training
 
@@ -48,7 +51,8 @@ class Fakes:
 
     def prune(self, model: Any, data: Data, budget: str, **options: Any) -> Any:
         out, training = options["out"], options["training"]
-        self.calls.append((options["method"], options["score"], budget, training.seed))
+        method = getattr(options["method"], "NAME", options["method"])
+        self.calls.append((method, options["score"], budget, training.seed))
         self.options.append(options | {"model": model, "data": data})
         if out.name in self.errors:
             raise self.errors[out.name]
@@ -71,7 +75,7 @@ class Fakes:
             },
             "provenance": {
                 "settings": {
-                    "method": options["method"],
+                    "method": method,
                     "score": options["score"] or "probe",
                     "budget": budget,
                     "training": training.settings(),
@@ -299,6 +303,20 @@ def test_all_runs_of_a_comparison_use_bfloat16_or_none(
         monkeypatch.setattr("toprune.training.bfloat16.is_supported", lambda value=support: value)
         call("top", budget)
     assert [options["training"].bf16 for options in fakes.options] == [False, False]
+
+
+def test_every_method_searches_in_full(fakes: Fakes, call: Call, tmp_path: Path):
+    """A comparison that began before goes on as it began, for further methods too."""
+    call("top,ltp,power_bert,tr_bert", "2x")
+    methods = [options["method"] for options in fakes.options]
+    calibrated = [Ltp(start="calibrated"), PowerBert(start="calibrated"), TrBert(samples=4)]
+    assert methods == ["top", *calibrated]
+    path = tmp_path / "out" / "settings.json"
+    settings = json.loads(path.read_text())
+    assert settings.pop("full_search")
+    path.write_text(json.dumps(settings))
+    call("ltp,power_bert", "3x")
+    assert [options["method"] for options in fakes.options[4:]] == ["ltp", "power_bert"]
 
 
 def test_the_seed_of_a_training_does_not_count(fakes: Fakes, call: Call):

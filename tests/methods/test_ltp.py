@@ -24,7 +24,7 @@ from toprune.plan.cost import executed_macs, measured_reduction, reduction
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach, attach_policy, attached, detach
 from toprune.training.evaluation import entering
-from toprune.training.thresholds import meet, scaled
+from toprune.training.thresholds import meet, on_the_way, scaled
 
 LENGTHS = Lengths.of([20, 24, 16])
 ROWS = [random_text(n, n) for n in (24, 17, 9, 3)]
@@ -45,6 +45,28 @@ def test_thresholds_start_on_a_line_from_zero() -> None:
     assert thresholds(final=0.04).thresholds().tolist() == pytest.approx([1e-5, 0.01, 0.02])
     assert thresholds().final == pytest.approx(1 / 20)
     assert thresholds(final=0.04, first=1).thresholds().tolist() == pytest.approx([0.01, 0.02])
+
+
+def test_a_calibrated_start_is_half_way_to_a_schedule() -> None:
+    """Half as many tokens leave as in the schedule; the target starts there."""
+    model, rows = make_model(), [random_text(20 + i % 9, i) for i in range(40)]
+    batches = [pad(rows[:20]), pad(rows[20:])]
+    schedule = make_plan("bert", (1, "1/2"), (2, "1/4"))
+    plan, shares = on_the_way(model, schedule, batches)
+    assert shares == [1, 3 / 4, 5 / 8]
+    counts = entering(model, plan, [(None, batch) for batch in batches])
+    kept = counts.sum(0) / counts[0:, 0].sum()
+    assert kept.tolist() == pytest.approx([1, *shares], abs=0.05)
+    first, second = (step.threshold for step in plan.steps)
+    result = thresholds()
+    result.start_at(plan, shares)
+    assert result.thresholds().tolist() == pytest.approx([1e-5, first, second])
+    result.progress = 0.0
+    before = float(result.log_lambda)
+    result.step_lambda()
+    assert float(result.log_lambda) == pytest.approx(before)  # it is where it should be
+    result.progress = 1.0
+    assert result.target() == pytest.approx(0.5)
 
 
 def test_soft_masks_and_penalty_by_hand() -> None:

@@ -58,6 +58,19 @@ def test_retention_is_the_mass_and_never_grows() -> None:
     assert [step.layer for step in plan.steps] == [0, 1, 2]
 
 
+def test_a_calibrated_start_is_half_way_to_a_schedule() -> None:
+    """Texts have 20 tokens: 15 stay after the first layer, 5 after the third."""
+    extract = selector(bins=4)
+    extract.start_at(make_plan("bert", (0, "3/4"), (2, "1/5")))
+    whole, half = 1.0, 0.5
+    expected = [[whole, whole, whole, half]] * 2 + [[0.9, half, half, half]]
+    assert extract.r.tolist() == [pytest.approx(row) for row in expected]
+    extract.progress = 0.0
+    assert extract.target() == pytest.approx(float(extract.sparsity().detach()))
+    extract.progress = 1.0
+    assert extract.target() == pytest.approx(0.5)
+
+
 def test_a_first_layer_of_ones_own() -> None:
     extract = selector(bins=4, first=1)
     assert extract.r.shape == (2, 4)

@@ -1,6 +1,7 @@
 """Networks that choose tokens: Transkimmer's and TR-BERT's formulas by hand, one choice in every
 execution, a bundle that brings them along. AdapLeR's formulas are in test_adapler.py."""
 
+import copy
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -20,20 +21,27 @@ from support.strategies import INNER, LAYERS, make_plan, pad, random_text
 from toprune.api import finetune, prune
 from toprune.bundle.bundle import Bundle
 from toprune.compare.bench import bench
+from toprune.data.examples import load
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.methods.adapler import AdapLeR, divergence
-from toprune.methods.common import fit
-from toprune.methods.tr_bert import TrBert, advantage, chosen, saliency
+from toprune.methods.common import Predictors, fit
+from toprune.methods.tr_bert import Draw, PolicyGradient, TrBert, advantage, chosen, saliency
 from toprune.methods.transkimmer import Transkimmer, drawn
 from toprune.models.families import sizes_of
+from toprune.plan.budget import Budget
 from toprune.plan.cost import executed_macs
 from toprune.plan.plan import Plan, Step
-from toprune.pruning.attach import attach, attached, detach
+from toprune.pruning.attach import attach, attach_policy, attached, detach
+from toprune.pruning.policies import Record
 from toprune.pruning.predictor import Predictor, add_predictors, predictors_of
 from toprune.pruning.tokens import start
-from toprune.training.job import Method
+from toprune.tasks import Classify
+from toprune.training.batches import Collate
+from toprune.training.features import encode, lengths
+from toprune.training.job import Job, Method
 from toprune.training.settings import Training
+from toprune.training.stages import teacher_of
 
 ROWS = [random_text(n, n) for n in (24, 17, 9, 3)]
 
@@ -223,6 +231,65 @@ def test_advantage_by_hand() -> None:
     losses, kept = torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([1.0, 0.5, 0.5, 1.0])
     result = advantage(losses, kept, torch.tensor(0.5), 2)
     assert result.tolist() == pytest.approx([0.375, -0.375, 0.125, -0.125])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_policy_gradient_raises_the_reward(fine_tuned: Any, tmp_path: Path) -> None:
+    """Selectors that know nothing learn to keep the word that answers and little else."""
+    model, tokenizer, alpha = copy.deepcopy(fine_tuned), make_tokenizer(), torch.tensor(1.0)
+    train = load(synthetic.DATA, reads=Classify.READS)["train"]
+    features = encode(tokenizer, Classify(), train, 64)[:256]
+    job = Job(
+        model=model,
+        tokenizer=tokenizer,
+        task=Classify(),
+        features=features,
+        lengths=lengths(features),
+        budget=Budget.parse("2x"),
+        method=TrBert(),
+        score="predicted",
+        training=Training(soft_epochs=1, hard_epochs=0),
+        work=tmp_path,
+    )
+    collate = Collate(tokenizer, teacher_of(job).extras)
+    batches = [collate(features[i : i + 32]) for i in range(0, len(features), 32)]
+    torch.manual_seed(0)
+    selectors = add_predictors(model, (0,), 32, normed=False)
+    predictors = Predictors(1.0, 10.0, 1.0, job, selectors)
+    predictors.step_lambda = lambda: alpha  # the reward must not change on the way
+    policy = Draw(predictors, job)
+    attach_policy(model, policy)
+    learner = PolicyGradient(model, Classify(), samples=4, policy=policy, label_weight=0.0)
+    adam = torch.optim.Adam(selectors.parameters(), lr=3e-3)
+
+    def epoch() -> float:
+        """The mean reward of the draws of an epoch."""
+        rewards = []
+        for batch in batches:
+            adam.zero_grad()
+            learner(**batch)["loss"].backward()
+            adam.step()
+            rewards.append(-learner.parts["distill"] - float(alpha * policy.kept[0].mean()))
+        return float(np.mean(rewards))
+
+    learner.eval()
+    rewards = [epoch() for _ in range(12)]
+    assert rewards[-1] > rewards[0] + 0.2
+    marks = torch.tensor(tokenizer.convert_tokens_to_ids(synthetic.MARKED))
+    likely: dict[bool, list[float]] = {True: [], False: []}
+    state = Record([0])
+    attach_policy(model, state)
+    for batch in batches[:2]:
+        with torch.no_grad():
+            model(batch["input_ids"], batch["attention_mask"])
+            p = predictors.network(0)(state.values[0]).sigmoid()
+        free = batch["attention_mask"].bool() & (torch.arange(p.shape[1]) > 0)
+        here = torch.isin(batch["input_ids"], marks)
+        likely[True] += p[free & here].tolist()
+        likely[False] += p[free & ~here].tolist()
+    detach(model)
+    assert np.mean(likely[True]) > 2 * np.mean(likely[False])
 
 
 @pytest.fixture(scope="module")

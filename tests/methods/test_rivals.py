@@ -51,6 +51,26 @@ ACCURACY = {
 MISSED = {"truncate": 0.05, "drop_layers": 0.5, "cofi": 0.02}  # a token of 12, a layer of 4
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if make_method(name).for_comparison() != make_method(name)]
+)
+def test_methods_learn_in_comparisons_too(fine_tuned: Any, name: str, tmp_path: Path) -> None:
+    """Where their search starts elsewhere, or has a stage more."""
+    bundle = prune(
+        copy.deepcopy(fine_tuned),
+        synthetic.DATA,
+        "2x",
+        out=tmp_path / "out",
+        tokenizer=make_tokenizer(),
+        method=make_method(name).for_comparison(),
+        training=LEARN,
+    )
+    log = [line for line in bundle.report["log"] if "sparsity" in line]
+    assert log[0]["sparsity"] > 0.1  # it does not begin with all tokens
+    assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(2, rel=0.05)
+    assert bundle.report["pruned"]["accuracy"]["value"] >= ACCURACY[name]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_learn_meet_their_budget_and_run_alike(
     fine_tuned: Any, name: str, tmp_path: Path

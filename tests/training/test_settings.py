@@ -9,8 +9,10 @@ import pytest
 from support import synthetic
 from support.models import make_model, make_tokenizer
 from toprune.api import prune
+from toprune.methods.ltp import Ltp
+from toprune.methods.top import Top
 from toprune.training import hard_concrete
-from toprune.training.settings import FINETUNE, Training
+from toprune.training.settings import FINETUNE, Training, recorded
 from toprune.training.trainer import StageTrainer
 
 
@@ -90,3 +92,10 @@ def test_the_rate_of_the_masks_fits_the_steps(monkeypatch: pytest.MonkeyPatch, t
 
 def _no_step(self: StageTrainer, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     return next(model.parameters()).new_zeros(())
+
+
+def test_settings_that_came_later_are_recorded_where_they_differ() -> None:
+    """A run that was stopped before they were there has the same settings, so it goes on."""
+    assert recorded(Ltp()) == {"final": None, "first": 0, "temperature": 0.1}
+    assert recorded(Ltp(start="calibrated")) == recorded(Ltp()) | {"start": "calibrated"}
+    assert recorded(Top(bins=7)) == vars(Top(bins=7))

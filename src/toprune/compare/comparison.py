@@ -118,7 +118,8 @@ class Comparison:
             config = read_config(subject.model)
             training = choose_bf16(training, family_named(config).sizes(config).width)
         self.directory, self.runs, self.title = directory, runs, title
-        self.subject = replace(subject, training=training)
+        full_search = subject.full_search if not before else "full_search" in before
+        self.subject = replace(subject, training=training, full_search=full_search)
         self.settings = self.subject.settings()
         self.rows = _open(directory, self.settings)
         self.done: dict[Key, Row] = {}

@@ -59,8 +59,11 @@ class Run:
         row = asdict(self) | {"name": self.name}
         return row if self.weight is not None else {k: v for k, v in row.items() if k != "weight"}
 
-    def configured_method(self) -> str | Method:
-        return self.method if self.weight is None else make_method(self.method, self.settings)
+    def configured_method(self, *, full_search: bool = False) -> str | Method:
+        """The method with its settings; a name alone where all of them are its defaults."""
+        method = make_method(self.method, self.settings)
+        wanted = method.for_comparison() if full_search else method
+        return self.method if self.weight is None and wanted == method else wanted
 
     @property
     def settings(self) -> dict[str, float]:
@@ -78,6 +81,7 @@ class Subject:
     task: str | Task = "classify"
     training: Training = field(default_factory=Training)  # for all methods; runs set the seed
     protect_first: bool | None = None
+    full_search: bool = True  # of every method (`Method.for_comparison`); older comparisons: not
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -93,6 +97,8 @@ class Subject:
             "training": {k: v for k, v in self.training.settings().items() if k != "seed"},
             "protect_first": self.protect_first,
         }
+        if self.full_search:
+            settings["full_search"] = True
         if self.data.unlabelled:
             settings["data"]["unlabelled"] = [_identify(source) for source in self.data.unlabelled]
         return json.loads(json.dumps(settings))
@@ -180,7 +186,7 @@ def execute(item: WorkItem) -> Row:
             task=subject.task,
             protect_first=subject.protect_first,
             out=out,
-            method=run.configured_method(),
+            method=run.configured_method(full_search=subject.full_search),
             score=run.score,
             training=replace(subject.training, seed=run.seed),
             known=item.directory / TEACHER_CACHE / f"seed-{run.seed}",

@@ -14,8 +14,8 @@ that it is the odds of a plan (`pruning/predictor.py`); the generalised KL, whic
 wrong sum, keeps it there. Tokens leave after attention, as in all methods here, so saliency is
 taken where the first predictor reads, of the answer's margin (no labels). The first token, whose
 share the paper rescales by a learned factor, does not count. phi follows the budget (`common.py`).
-Predictors are fitted to the frozen model first, and thresholds start from an even schedule that
-meets the budget; the paper has some thousand steps to get there. In the end one factor of all
+Predictors are fitted to the frozen model first, and thresholds start half-way to an even schedule
+that meets the budget; the paper has some thousand steps to get there. In the end one factor of all
 thresholds is bisected until the texts execute the budget on average.
 """
 
@@ -50,7 +50,7 @@ from toprune.training.stages import (
     teacher_of,
 )
 from toprune.training.teacher import Teacher
-from toprune.training.thresholds import thresholds_of
+from toprune.training.thresholds import on_the_way
 
 PHI = 0.1  # at the start; of shares of the tokens, not of their number
 LARGEST = 10.0  # phi: thresholds alone learn from it
@@ -80,14 +80,15 @@ class AdapLeR(Method):
         predictors = add_predictors(job.model, layers, self.inner, normed=False)
         path = job.work / "predictors.safetensors"
         fitted_once(path, predictors, lambda: fit_contributions(job, predictors))
-        even = self.schedule(job)
-        start = thresholds_of(job.model, even, job.sample_batches(CALIBRATION_TEXTS))
-        eta = [start[layer] for layer in layers]
+        start, shares = on_the_way(
+            job.model, self.schedule(job), job.sample_batches(CALIBRATION_TEXTS)
+        )
+        eta = [step.threshold or 1.0 for step in start.steps]
         if job.soft_epochs == 0:
             return Outcome(job, plan_to_budget(job, layers, self.inner, eta))
 
         def begin() -> "SoftRemoval":
-            return SoftRemoval(self, Thresholds(job, predictors, eta, even), Protection.of(job))
+            return SoftRemoval(self, Thresholds(job, predictors, eta, shares), Protection.of(job))
 
         def end(policy: "SoftRemoval") -> tuple[Plan, float]:
             expected = 1 / (1 - float(policy.selector.sparsity()))
@@ -146,7 +147,7 @@ def saliency_teacher(job: Job) -> Teacher:
                 rows[:] = numbers.tolist()
                 yield batch
 
-        bf16 = torch.autocast(job.model.device.type, torch.bfloat16, job.training.bf16)
+        bf16 = torch.autocast(job.model.device.type, torch.bfloat16, job.training.bf16 is True)
         with bf16, bar("finding salient tokens", len(job.features)) as advance:
             for batch in margin_gradients(job.model, job.task, batches()):
                 salient = saliency(batch).float().clamp_min(1e-12).log().numpy(force=True)
@@ -167,12 +168,14 @@ def saliency_teacher(job: Job) -> Teacher:
 class Thresholds(Predictors):
     """eta of every layer, and the coefficient that leads them to the budget."""
 
-    def __init__(self, job: Job, predictors: nn.ModuleDict, eta: Sequence[float], even: Plan):
-        """`even`: the schedule from which the thresholds `eta` are."""
+    def __init__(
+        self, job: Job, predictors: nn.ModuleDict, eta: Sequence[float], shares: Sequence[float]
+    ):
+        """`eta`: of each layer at the start; `shares`: of the tokens that enter layers 1 to L - 1
+        then."""
         super().__init__(PHI, LARGEST, SPAN, job, predictors)
         self.log_eta = nn.Parameter(torch.tensor(eta).log())  # (P,)
-        self.shares.copy_(torch.tensor([float(step.keep) for step in even.steps]))
-        self.sparsity_start = float(self.sparsity())
+        self.start_at([shares[layer] for layer in self.layers])
         self.kept: list[Tensor] = []  # of this pass: the share of tokens left after each layer
 
     def masks(self) -> list[nn.Parameter]:

@@ -99,6 +99,12 @@ class Predictors(Coefficient):
         self.shares: Tensor
         self.register_buffer("shares", torch.ones(len(networks)))  # alive after each, recently
 
+    def start_at(self, shares: Sequence[float]) -> None:
+        """The share of tokens left after each network when the training starts. The target starts
+        there, too: below it the coefficient would only shrink, for nothing."""
+        self.shares.copy_(torch.tensor(shares))
+        self.sparsity_start = float(self.sparsity())
+
     def network(self, layer: int) -> Predictor:
         network: Any = self._networks[0][str(layer)]
         return network

@@ -9,12 +9,15 @@ other tokens really dropped.
 Ours: scores are divided by the live queries, not by the padded length, so that thresholds mean the
 same whatever the padding; the first token never leaves; lambda follows the budget
 (`common.py`); and one factor of all thresholds is bisected until the texts execute the budget
-on average. This is done after each stage, because scores move with the weights.
+on average. This is done after each stage, because scores move with the weights. In comparisons
+thresholds start half-way to a calibrated schedule (`start`): on the paper's line the first layer
+starts at zero, and some hundred steps do not change that.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +31,8 @@ from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens
 from toprune.training.job import Job, Method, Outcome
 from toprune.training.settings import Stage, setting
-from toprune.training.stages import CALIBRATION_TEXTS, soft_stage
-from toprune.training.thresholds import meet
+from toprune.training.stages import CALIBRATION_TEXTS, calibrated, soft_stage
+from toprune.training.thresholds import meet, on_the_way
 
 LAMBDA = 0.1  # at the start: as in its README
 LARGEST = 1.0  # lambda: above this the weights would learn little else
@@ -51,32 +54,35 @@ class Ltp(Method):
     )
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
 
+    start: Literal["paper", "calibrated"] = setting(
+        "paper",
+        "Where thresholds start: on the paper's line from zero, or below a calibrated schedule.",
+        later=True,
+    )
+
     NAME: ClassVar[str] = "ltp"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
-        sizes = sizes_of(job.model)
-        selector = Thresholds(self, sizes, job.lengths, job.budget, job.restore)
-
-        def plan_to_budget() -> Plan:
-            return meet(
-                job.model,
-                selector.plan(job.blank()),
-                job.sample_batches(CALIBRATION_TEXTS),
-                job.budget,
-            )
-
-        if job.soft_epochs == 0:
-            return Outcome(job, plan_to_budget())
+        batches = job.sample_batches(CALIBRATION_TEXTS)
 
         def begin() -> "SoftThreshold":
+            selector = Thresholds(self, sizes_of(job.model), job.lengths, job.budget, job.restore)
+            if self.start == "calibrated":
+                selector.start_at(*on_the_way(job.model, calibrated(job, moves=0), batches))
             return SoftThreshold(selector, Protection.of(job))
 
         def end(policy: "SoftThreshold") -> tuple[Plan, float]:
-            return plan_to_budget(), 1 / (1 - float(selector.sparsity()))
+            plan = meet(job.model, policy.selector.plan(job.blank()), batches, job.budget)
+            return plan, 1 / (1 - float(policy.selector.sparsity()))
 
+        if job.soft_epochs == 0:
+            return Outcome(job, end(begin())[0])
         return soft_stage(job, begin, end, resume=resume)
+
+    def for_comparison(self) -> "Ltp":
+        return replace(self, start="calibrated")
 
 
 class Thresholds(Coefficient):
@@ -101,6 +107,18 @@ class Thresholds(Coefficient):
         self.register_buffer("shares", torch.ones(len(layers)))  # alive, moving average
         self.kept: list[Tensor] = []  # this pass: mean soft mask of each layer
         self.SPAN = self.final  # how far a threshold has to move
+
+    def start_at(self, plan: Plan, shares: Sequence[float]) -> None:
+        """Start with the thresholds of a plan.
+
+        Args:
+            shares: of the tokens that enter layers 1 to L - 1 with it.
+        """
+        self.base.zero_()
+        for step in plan.steps:
+            self.base[step.layer - self.settings.first] = step.threshold or 0.0
+        self.shares.copy_(torch.tensor(shares[self.settings.first :]))
+        self.sparsity_start = float(self.sparsity())
 
     def thresholds(self) -> Tensor:
         return (self.base + self.delta).clamp_min(LEAST)

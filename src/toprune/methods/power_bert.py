@@ -8,11 +8,12 @@ with the other tokens really dropped.
 
 Ours: ranks are bins of the text's own length, not of the padded maximum, so that short texts are
 pruned too; the first token is never scaled; lambda follows the budget (`common.py`), and
-`repair` meets the rest of the budget.
+`repair` meets the rest of the budget. In comparisons the search starts half-way to a calibrated
+schedule (`start`).
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from toprune.training.job import Job, Method, Outcome
 from toprune.training.settings import Stage, setting
 from toprune.training.stages import calibrated, probes_of, soft_stage
 
+DROPPED = 0.5  # r of ranks that a calibrated start drops: the search closes them step by step
 LAMBDA = 1e-3  # at the start: in the middle of the paper's 1e-4 to 7e-3
 
 
@@ -37,6 +39,13 @@ class PowerBert(Method):
 
     bins: int = setting(50, "Entries of a layer's soft-extract vector.", minimum=1)
     first: int = setting(0, "First layer that may drop tokens, counted from zero.")
+
+    start: Literal["paper", "calibrated"] = setting(
+        "paper",
+        "Where the search starts: all ranks count (the paper), or less where a calibrated schedule "
+        "would drop them.",
+        later=True,
+    )
 
     NAME: ClassVar[str] = "power_bert"
     SCORES: ClassVar[tuple[Score, ...]] = ("received", "probe")
@@ -49,6 +58,8 @@ class PowerBert(Method):
 
         def begin() -> "Extract":
             selector = SoftExtract(self, sizes_of(job.model), job.lengths, job.budget, job.restore)
+            if self.start == "calibrated":
+                selector.start_at(calibrated(job, moves=0))
             return Extract(
                 selector,
                 job.score,
@@ -62,6 +73,9 @@ class PowerBert(Method):
             return job.repaired(policy.selector.plan(job.blank(), probes_of(job))), expected
 
         return soft_stage(job, begin, end, resume=resume)
+
+    def for_comparison(self) -> "PowerBert":
+        return replace(self, start="calibrated")
 
 
 class SoftExtract(Coefficient):
@@ -80,6 +94,16 @@ class SoftExtract(Coefficient):
         super().__init__(LAMBDA, sizes, lengths, budget, restore)
         self.settings = settings
         self.r = nn.Parameter(torch.ones(sizes.layers - 1 - settings.first, settings.bins))
+
+    def start_at(self, plan: Plan) -> None:
+        """Start with a lower r for the ranks that the plan drops in a layer."""
+        n = round(self.lengths.mean)
+        kept = torch.tensor(plan.lengths(n)[self.settings.first + 1 :]) / n  # (P,)
+        bins = torch.arange(self.settings.bins)
+        inside = (kept[:, None] * self.settings.bins - bins).clamp(0, 1)  # (P, bins)
+        with torch.no_grad():
+            self.r.copy_(DROPPED + (1 - DROPPED) * inside)
+            self.sparsity_start = float(self.sparsity())
 
     def masks(self) -> list[nn.Parameter]:
         return [self.r]

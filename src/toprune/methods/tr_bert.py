@@ -9,9 +9,9 @@ stay where p >= 1/2, and their number adapts to the text.
 
 Ours: imitation needs no labels (the margin in place of the loss) and aims at the top tokens of the
 two-step schedule that meets the budget. By default that is all, and the epochs go to the weights:
-the policy gradient takes `samples` passes for one. It starts from the imitation, so no draw needs
-the heuristic as a guide. alpha follows the budget (`common.py`), and one
-factor of the odds at which tokens stay is bisected until the texts execute it on average.
+the policy gradient takes `samples` passes for one (comparisons use it). It starts from the
+imitation, so no draw needs the heuristic as a guide. alpha follows the budget (`common.py`), and
+one factor of the odds at which tokens stay is bisected until the texts execute it on average.
 """
 
 from dataclasses import dataclass, replace
@@ -38,6 +38,7 @@ from toprune.training.stages import PROBE_TEXTS, fitted_once, soft_stage
 
 ALPHA = 1.0  # at the start: as in its scripts for classification
 LARGEST = 10.0  # alpha
+SAMPLES = 4  # draws per text in comparisons: half of the paper's, because each is a pass
 SPAN = 0.09  # small: imitation comes first, and the weights of a network move slowly
 
 
@@ -67,17 +68,25 @@ class TrBert(Method):
             job = replace(job, training=job.training.for_stages(("hard",)))
             return Outcome(job, plan_to_budget(job, layers, self.inner))
 
+        def begin() -> "Draw":
+            predictors = Predictors(ALPHA, LARGEST, SPAN, job, selectors)
+            predictors.start_at([float(step.keep) for step in schedule.steps])
+            return Draw(predictors, job)
+
         def end(policy: "Draw") -> tuple[Plan, float]:
             expected = 1 / (1 - float(policy.selector.sparsity()))
             return plan_to_budget(job, layers, self.inner), expected
 
         return soft_stage(
             job,
-            lambda: Draw(Predictors(ALPHA, LARGEST, SPAN, job, selectors), job),
+            begin,
             end,
             resume=resume,
             learner=partial(PolicyGradient, samples=self.samples),
         )
+
+    def for_comparison(self) -> "TrBert":
+        return self if self.samples else replace(self, samples=SAMPLES)
 
     def schedule(self, job: Job) -> Plan:
         """Two equally steep steps that meet the budget."""

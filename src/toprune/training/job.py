@@ -22,7 +22,7 @@ from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.training.batches import Collate, in_batches
 from toprune.training.ranking_losses import Ranking
-from toprune.training.settings import Stage, Training
+from toprune.training.settings import Stage, Training, recorded
 
 
 class Method(Protocol):
@@ -51,6 +51,10 @@ class Method(Protocol):
     def search(self, job: "Job", *, resume: bool) -> "Method":
         """The same method with the settings that short trial runs choose (`auto_weight`)."""
         raise UserError(f"{self.NAME} distils no ranking, so there is no weight to search")
+
+    def for_comparison(self) -> "Method":
+        """This method as new comparisons run it: with its whole search, from a calibrated start."""
+        return self
 
     def learn(self, job: "Job", *, resume: bool) -> "Outcome":
         """Find a plan that meets the budget; the model's weights may change with it."""
@@ -177,7 +181,7 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "task_settings": task_settings(job.task),
                 "budget": job.budget.asked,
                 "method": job.method.NAME,
-                "method_settings": vars(job.method),
+                "method_settings": recorded(job.method),
                 "score": job.score,
                 "training": job.training.settings(),
                 "examples": len(job.features),

@@ -5,16 +5,31 @@ This module needs no torch, so that the command line can read defaults and help 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 Stage = Literal["soft", "hard"]  # masks and weights together; weights alone, with tokens dropped
 
 
-def setting(default: Any, description: str, *, minimum: float = 0) -> Any:
+def setting(default: Any, description: str, *, minimum: float = 0, later: bool = False) -> Any:
     """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help,
-    and the least number that the command line accepts for it."""
-    return field(default=default, metadata={"help": description, "minimum": minimum})
+    and the least number that the command line accepts for it.
+
+    Args:
+        later: the field was added to a class that stopped runs know without it (see `recorded`).
+    """
+    metadata = {"help": description, "minimum": minimum, "later": later}
+    return field(default=default, metadata=metadata)
+
+
+def recorded(settings: Any) -> dict[str, Any]:
+    """The settings as a run records them. A field that was added later is left out while it has its
+    default: a run that was stopped before goes on."""
+    return {
+        each.name: value
+        for each in fields(settings)
+        if (value := getattr(settings, each.name)) != each.default or not each.metadata["later"]
+    }
 
 
 @dataclass(frozen=True)

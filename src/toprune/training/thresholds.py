@@ -6,6 +6,7 @@ is bisected until a sample of texts executes the FLOPs of the budget on average.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from toprune.io.progress import bar
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
 from toprune.plan.cost import measured_reduction
-from toprune.plan.plan import Plan
+from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Drop, Follow
 from toprune.pruning.predictor import predictors_of
@@ -82,6 +83,21 @@ def thresholds_of(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]]) 
     finally:
         detach(model).train(training)
     return {layer: record.threshold(layer) for layer in record.scored_tokens}
+
+
+def on_the_way(
+    model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]]
+) -> tuple[Plan, list[float]]:
+    """A start for methods that learn thresholds: with those of a schedule that drops half as many
+    tokens, so that the search leads to the schedule step by step. Also returns the share of tokens
+    that enters layers 1 to L - 1."""
+    halves = tuple(Step(step.layer, (1 + step.keep) / 2) for step in plan.steps)
+    found = thresholds_of(model, replace(plan, steps=halves), batches)
+    shares = [1.0] * (plan.n_layers - 1)
+    for step in halves:  # ratios fall from step to step
+        shares[step.layer :] = [float(step.keep)] * len(shares[step.layer :])
+    steps = tuple(Step(layer, Fraction(1), value) for layer, value in found.items())
+    return replace(plan, steps=steps), shares
 
 
 class _RecordScores(Follow):
