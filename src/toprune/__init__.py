@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from toprune.api import evaluate, finetune, prune
     from toprune.bundle.bundle import Bundle
     from toprune.data.columns import Columns
+    from toprune.data.sets import Data
     from toprune.errors import UserError
+    from toprune.inspection.gate.gate import gate
+    from toprune.inspection.gate.result import GateResult
     from toprune.plan.budget import Budget
     from toprune.plan.plan import Plan
     from toprune.pruning.attach import attach, detach
-    from toprune.request import Data
     from toprune.run.runner import Runner
     from toprune.training.settings import Training
 
@@ -26,6 +28,7 @@ __all__ = [
     "Bundle",
     "Columns",
     "Data",
+    "GateResult",
     "Plan",
     "Runner",
     "Training",
@@ -34,6 +37,7 @@ __all__ = [
     "detach",
     "evaluate",
     "finetune",
+    "gate",
     "prune",
 ]
 
@@ -41,7 +45,8 @@ _HOMES = {
     "Budget": "toprune.plan.budget",
     "Bundle": "toprune.bundle.bundle",
     "Columns": "toprune.data.columns",
-    "Data": "toprune.request",
+    "Data": "toprune.data.sets",
+    "GateResult": "toprune.inspection.gate.result",
     "Plan": "toprune.plan.plan",
     "Runner": "toprune.run.runner",
     "Training": "toprune.training.settings",
@@ -50,6 +55,7 @@ _HOMES = {
     "detach": "toprune.pruning.attach",
     "evaluate": "toprune.api",
     "finetune": "toprune.api",
+    "gate": "toprune.inspection.gate.gate",
     "prune": "toprune.api",
 }
 

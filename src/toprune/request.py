@@ -2,7 +2,7 @@
 examples, lengths and, for `prune`, the job. Bad input is refused here with one clear line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from toprune.bundle.bundle import Bundle, read_report
-from toprune.data.columns import Columns
 from toprune.data.examples import Examples
 from toprune.data.images import Images
 from toprune.data.presets import PRESET_NAMES, Schedule, find_preset, preset_of, recipe_of
 from toprune.data.recipes import Preset, Recipe
-from toprune.data.sets import held_out_order, load_labelled, load_sets, with_unlabelled
+from toprune.data.sets import Data, held_out_order, load_labelled, load_sets, with_unlabelled
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.methods import make_method
@@ -37,18 +36,6 @@ from toprune.training.stages import check_reach
 
 HELD_OUT = 0.1  # share of the training set that is held out when there is no validation set
 TUNED = 1000  # training examples that choose a setting of the task, such as a threshold
-
-
-@dataclass(frozen=True)
-class Data:
-    """Where the examples are, and how long they may get."""
-
-    source: Any  # None: the hub's copy of a preset
-    columns: Columns = field(default_factory=Columns)
-    max_length: int | None = None  # None: the preset's, else what the model can take
-    skip_bad_rows: bool = False  # leave bad rows out with a warning instead of refusing the data
-    # Further sources of texts for `prune` to learn from. Their labels are not read.
-    unlabelled: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,6 +197,32 @@ def resolve_evaluate(bundle: Bundle, data: Data | Any, split: str | None) -> Req
         limit=limit,
         training=Training(),
     )
+
+
+def resolve_reference(
+    model: Source, task: Task, examples: Examples, preset: Preset | None, max_length: int | None
+) -> Request:
+    """Resolve a dense model that a bundle is compared with on loaded examples.
+
+    Args:
+        model: a directory or a hub id.
+        task: the bundle's. Its settings hold where the model's directory has none.
+        examples: what both models read, with the bundle's class names.
+        preset: the bundle's.
+        max_length: tokens of a text; None: as in `evaluate`.
+    """
+    report = _saved_report(model)
+    if report.get("task", task.NAME) != task.NAME:
+        raise UserError(f"{model} is for the task {report['task']}, the bundle for {task.NAME}")
+    if "task_settings" in report:
+        task = make_task(task.NAME, report["task_settings"])
+    config = config_of(model)
+    auto_class(task, config)  # refuses a task that the model cannot do
+    dense = load_model(model, task, examples, config=config).eval()
+    data = Data(None, max_length=max_length)
+    limit = _limit(config, task, data, preset, _saved_length(model, preset))
+    tokenizer = _tokenizer(model, config, None)
+    return Request(task, preset, data, dense, tokenizer, Examples([]), examples, limit, Training())
 
 
 def task_of(task: str | Task, model: Source) -> tuple[Task, Preset | None]:

@@ -215,7 +215,9 @@ def test_as_explain_sees_it(place: Path):
     """Recall, counted again by another way: the names of the tokens that explain says are kept."""
     report = tried(place, floors=(9,), doses=(3,))
     texts = [json.loads(line)["text"] for line in (place / "data.jsonl").read_text().splitlines()]
-    padding = Padding(make_tokenizer(), read_sentences(place / "hot.txt"), LIMIT, 0)
+    padding = Padding(
+        make_tokenizer().backend_tokenizer, read_sentences(place / "hot.txt"), LIMIT, 0
+    )
     bundle = Bundle.load(place / "small")
     bundle.plan = replace(PLAN, min_tokens=9)
     bundle.save(place / "floor")

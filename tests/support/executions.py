@@ -81,6 +81,30 @@ def make_examples(task: Task, count: int = 40, seed: int = 0) -> Examples:
     return Examples(texts(), texts(), rng.random(count).tolist())
 
 
+def as_rows(task: Task, examples: Examples) -> list[dict[str, Any]]:
+    """As a user's own JSON lines would be."""
+    rows: list[dict[str, Any]] = []
+    for i, text in enumerate(examples.texts):
+        pair = None if examples.pairs is None else examples.pairs[i]
+        label: Any = None if examples.labels is None else examples.labels[i]
+        if isinstance(task, Rank):
+            rows.append({"query": text, "document": pair, "label": label})
+        elif isinstance(task, Answer):
+            answers = {"text": [label[0][0]], "answer_start": [label[0][1]]}
+            rows.append({"question": text, "context": pair, "answers": answers})
+        elif isinstance(task, Tags):
+            names: Any = examples.label_names
+            rows.append({"tokens": text, "tags": [names[tag] for tag in label]})
+        elif isinstance(task, Multilabel):
+            names = examples.label_names
+            rows.append({"text": text, "labels": [names[c] for c in label]})
+        elif isinstance(task, Embed):
+            rows.append({"sentence1": text, "sentence2": pair, "score": label})
+        else:
+            rows.append({"text": text, "label": label})
+    return rows
+
+
 def make_plan(model: Any, task: Task, score: Score, steps: tuple[Step, ...] = STEPS) -> Plan:
     sizes = sizes_of(model)
     many = {"probe": 1, "probes": len(steps)}.get(score)

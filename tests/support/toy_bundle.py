@@ -41,13 +41,17 @@ def write_graph(
     seed: int = 0,
     plan: str | None = PLAN.to_json(),
     fill: float | None = None,
+    word_table: np.ndarray | None = None,
     task: Task | None = None,
 ) -> onnx.ModelProto:
-    """fill: every number of the word table, for answers that are none (NaN)."""
+    """fill: every number of the word table, for answers that are none (NaN). word_table: in place
+    of random numbers, a row of outputs for each id."""
     task = task or make_task("classify")
     words, kinds = tables(outputs, seed)
     if fill is not None:
         words[:] = fill
+    if word_table is not None:
+        words[:] = word_table
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
     inputs = [
         helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in names
@@ -124,6 +128,7 @@ def make_bundle(
     family: str = "bert",
     task: str | Task = "classify",
     labels: Sequence[str] | None = LABELS,
+    int8_table: np.ndarray | None = None,
     **graph: Any,
 ) -> Path:
     """Everything that a Runner needs, and weights that it does not."""
@@ -134,6 +139,8 @@ def make_bundle(
     graph["task"] = task
     write_graph(folder / "onnx/model.onnx", **graph)
     graph["seed"] = 1
+    if int8_table is not None:
+        graph["word_table"] = int8_table
     write_graph(folder / "onnx/model_int8.onnx", **graph)
     PLAN.save(folder / "plan.json")
     make_tokenizer(family).backend_tokenizer.save(str(folder / "tokenizer.json"))

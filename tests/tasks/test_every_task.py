@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from support.executions import LIMIT, TASKS, check_executions, make_examples
+from support.executions import LIMIT, TASKS, as_rows, check_executions, make_examples
 from support.models import CONFIGS, make_tokenizer
 from toprune import Runner
 from toprune.api import Data, evaluate, prune
-from toprune.data.examples import Examples
 from toprune.export.export import export
 from toprune.methods.top import Top
 from toprune.models.heads import HEADS, restore_of
 from toprune.plan.plan import Score
 from toprune.run.evaluate import evaluate as evaluate_onnx
-from toprune.tasks import Answer, Embed, Multilabel, Rank, Tags, Task
+from toprune.tasks import Multilabel, Task
 from toprune.training.settings import Training
 
 pytestmark = pytest.mark.usefixtures("rough_parity")
@@ -73,27 +72,3 @@ def test_from_data_to_answers(name: str, score: Score, tmp_path: Path):
     onnx_report = evaluate_onnx(run, rows)
     for metric, found in torch_report["metrics"].items():
         assert onnx_report["metrics"][metric]["value"] == pytest.approx(found["value"], abs=2e-2)
-
-
-def as_rows(task: Task, examples: Examples) -> list[dict[str, Any]]:
-    """As a user's own JSON lines would be."""
-    rows: list[dict[str, Any]] = []
-    for i, text in enumerate(examples.texts):
-        pair = None if examples.pairs is None else examples.pairs[i]
-        label: Any = None if examples.labels is None else examples.labels[i]
-        if isinstance(task, Rank):
-            rows.append({"query": text, "document": pair, "label": label})
-        elif isinstance(task, Answer):
-            answers = {"text": [label[0][0]], "answer_start": [label[0][1]]}
-            rows.append({"question": text, "context": pair, "answers": answers})
-        elif isinstance(task, Tags):
-            names: Any = examples.label_names
-            rows.append({"tokens": text, "tags": [names[tag] for tag in label]})
-        elif isinstance(task, Multilabel):
-            names = examples.label_names
-            rows.append({"text": text, "labels": [names[c] for c in label]})
-        elif isinstance(task, Embed):
-            rows.append({"sentence1": text, "sentence2": pair, "score": label})
-        else:
-            rows.append({"text": text, "label": label})
-    return rows

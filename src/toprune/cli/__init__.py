@@ -26,6 +26,7 @@ for command in (jobs.demo, finetune, prune, serve.export):
 app.command("eval")(serve.evaluate)
 for command in (
     serve.bench,
+    serve.gate,
     look.report,
     look.explain,
     look.scores,

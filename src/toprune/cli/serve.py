@@ -275,3 +275,107 @@ def bench(
 
         last = f"The times are also in {save_timings(bundle, report)}."
     print_result(report, as_json, tables.bench(report), last)
+
+
+def gate(
+    bundle: o.Bundle,
+    data: o.Source,
+    dense: Annotated[
+        str | None,
+        typer.Option(help="The model that was pruned: a directory (exported: no torch) or hub id."),
+    ] = None,
+    max_loss: Annotated[
+        float | None, typer.Option(help="Points of the metric that may be lost, like 0.5.")
+    ] = None,
+    min_agreement: Annotated[
+        str | None, typer.Option(help="Share of the answers that must equal dense, like 98%.")
+    ] = None,
+    max_ms: Annotated[
+        float | None,
+        typer.Option(help="Median milliseconds of one text per call, on this machine."),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Share of the dense metric that must be kept, like 99%.")
+    ] = None,
+    group_factor: Annotated[
+        float,
+        typer.Option(
+            help="A class, a range of lengths and texts with filler may lose this many times more."
+        ),
+    ] = 3.0,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric that counts (default: the task's first one).")
+    ] = None,
+    precision: Annotated[
+        Literal["fp32", "int8"] | None,
+        typer.Option(help="Check this file only (default: every exported file)."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each model.")] = 1,
+    rounds: Annotated[int, typer.Option(min=5, help="Rounds of the timing.")] = 20,
+    filler: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with harmless sentences, one per line (default: a dozen in English)."
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write the result as JUnit XML to this file.")
+    ] = None,
+    split: o.Split = None,
+    text: o.TextColumn = None,
+    pair: o.PairColumn = None,
+    label: o.LabelColumn = None,
+    skip_bad_rows: o.SkipBadRows = False,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens that the dense model reads (default: as its directory has it).",
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
+    seed: o.Seed = 0,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Check that a bundle is good enough: exit code 0 if it passes, 1 if it fails, 2 for bad input.
+
+    Example: **toprune gate small --data test.csv --dense dense --max-loss 0.5 --min-agreement 98%**
+
+    The far end of the interval must keep the limit, not the mean. Too few texts to tell is a
+    failure, with the number that is needed. Classes, ranges of lengths and texts with filler fail
+    if they are certainly worse than their wider limit.
+    """
+    if junit is not None and not junit.absolute().parent.is_dir():
+        raise UserError(f"--junit {junit}: there is no such directory; create it first")
+    from toprune.data.sets import Data
+    from toprune.inspection.gate.answers import is_exported
+
+    if dense is None or is_exported(dense):
+        if not debug:
+            warn_in_one_line()
+    else:
+        hush(debug)
+    result = toprune.gate(
+        bundle,
+        Data(data, parse.columns(text, pair, label), max_length, skip_bad_rows),
+        dense=dense,
+        max_loss=max_loss,
+        min_agreement=min_agreement,
+        max_ms=max_ms,
+        keep=keep,
+        group_factor=group_factor,
+        metric=metric,
+        precision=precision,
+        split=split,
+        filler=filler,
+        threads=threads,
+        rounds=rounds,
+        seed=seed,
+    )
+    if junit is not None:
+        junit.write_text(result.to_junit(), encoding="utf-8", newline="\n")
+    report = result.to_dict()
+    print_result(report, as_json, tables.gated(report))
+    if not result.passed:
+        raise typer.Exit(1)

@@ -6,7 +6,7 @@ A preset is read from a folder of its official TSV files, from the hub, or from 
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,18 @@ from toprune.data.labels import fold
 from toprune.data.reads import Reads
 from toprune.data.recipes import Preset
 from toprune.errors import UserError
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the examples are, and how long they may get."""
+
+    source: Any  # None: the hub's copy of a preset
+    columns: Columns = field(default_factory=Columns)
+    max_length: int | None = None  # None: the preset's, else what the model can take
+    skip_bad_rows: bool = False  # leave bad rows out with a warning instead of refusing the data
+    # Further sources of texts for `prune` to learn from. Their labels are not read.
+    unlabelled: tuple[Any, ...] = ()
 
 
 def load_sets(

@@ -22,8 +22,7 @@ def differences(sides: SideBySide) -> dict[str, Any]:
     Returns:
         `changed`: `count` of the examples with another answer (None where answers are numbers),
         how many of these were `lost` and `won` where there are labels, and up to 20 `examples`,
-        lost ones first. `classes`, where there are classes and labels: `count`, recall of `dense`
-        and `pruned`, and how many `changed`.
+        lost ones first. `classes`, where there are classes and labels: see `Task.recalls`.
     """
     task = sides.tasks[0]
     changes = task.changes(sides)

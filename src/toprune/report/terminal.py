@@ -258,6 +258,33 @@ def _about_stressed(report: dict[str, Any]) -> list[str]:
     ]
 
 
+def gated(report: dict[str, Any]) -> Group:
+    """The result of a gate: a row for each check, then what could not be checked."""
+    title = f"{report['bundle']} on {report['examples']} examples"
+    title += "" if report["dense"] is None else f", against {report['dense']}"
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    for name in ("check", "texts", "file"):
+        table.add_column(name)
+    for name in ("limit", "measured\n[95 % interval]", "n"):
+        table.add_column(name, justify="right")
+    table.add_column("result", no_wrap=True)
+    for check in report["checks"]:
+        ends = f"{check['value']:.2f} [{check['low']:.2f}, {check['high']:.2f}]"
+        limit, result = f"{check['limit']:g} {check['unit']}", check["status"].upper()
+        words = (check["name"], Text(check["group"]), check["file"], limit, ends, str(check["n"]))
+        table.add_row(*words, "pass" if result == "PASS" else result)
+    lines = [f"- {check['line']}" for check in report["checks"] if check["status"] != "pass"]
+    for file, kept in report["keeps"].items():
+        targets = (f"{name} {'yes' if met else 'no'}" for name, met in kept["reaches"].items())
+        lines.append(
+            f"{file} keeps {kept['value']:.2f} % [{kept['low']:.2f}, {kept['high']:.2f}] of the "
+            f"dense {report['metric']} ({kept['dense']:.2f}); MLPerf's targets: "
+            f"{', '.join(targets)}."
+        )
+    lines += [f"Not checked: {one['what']} ({one['why']})." for one in report["not_checked"]]
+    return Group(table, *map(Text, lines), Text(report["verdict"]))
+
+
 def families(report: dict[str, Any]) -> Group:
     """The report of `families`: supported tasks, reasons where one is not, and known models."""
     table = Table(title="families", title_justify="left", box=SIMPLE_HEAD)

@@ -184,16 +184,18 @@ class Answer(Task):
             "best_exact": _try_thresholds(statistics, 1)[0],
         }
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Share of the questions that get the same answer, letter by letter."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(N,): whether a question gets the same answer, letter by letter."""
 
         def answers(outputs: Outputs) -> list[str]:
             candidates = self._candidates(outputs, rows, len(examples), spans=1)
             pairs = zip(candidates, examples.pairs or [], strict=True)
             return [_cut(context, self._decide(candidate))[0] for candidate, context in pairs]
 
-        same = [a == b for a, b in zip(answers(one), answers(other), strict=True)]
-        return _mean(np.array(same))
+        return np.array([a == b for a, b in zip(answers(one), answers(other), strict=True)])
+
+    def agree(self, compared: np.ndarray) -> float:
+        return _mean(compared)
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels

@@ -142,9 +142,18 @@ class Task(Protocol):
         """The metrics by name, from the rows of `statistics`."""
         ...
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """How far two models agree, 1 for the same answers."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(units,) or (units, k): what `agree` needs of each unit; mostly 1 for the same answer of
+        two models and 0 for another. A bootstrap draws from these rows."""
         ...
+
+    def agree(self, compared: np.ndarray) -> float:
+        """How far two models agree, 1 for the same answers, from the rows of `compared`."""
+        return float(compared.mean())
+
+    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
+        """How far two models agree on these examples."""
+        return self.agree(self.compared(one, other, rows, examples))
 
     def by_text(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
         """(count, C): the outputs of each text, where there is one answer per text."""
@@ -171,8 +180,9 @@ class Task(Protocol):
         ...
 
     def recalls(self, sides: "SideBySide") -> list[dict[str, Any]]:
-        """One row per class: `name`, `count`, recall of `dense` and of `pruned`, and how many
-        answers `changed`. Called with labels; empty where answers are not classes."""
+        """One row per class: `name`, `count`, recall of `dense` and of `pruned`, how many answers
+        `changed`, and how many of the class only one model finds: `lost` and `won` by the pruned
+        one. Called with labels; empty where answers are not classes."""
         return []
 
 

@@ -116,10 +116,10 @@ class Classify(Task):
             "matthews": _matthews(table),
         }
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Share of the texts that get the same class."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(N,): whether a text gets the same class."""
         a, b = (by_text(x, rows, len(examples)).argmax(-1) for x in (one, other))
-        return float((a == b).mean())
+        return a == b
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels

@@ -119,11 +119,11 @@ class Embed(Task):
             "pearson": correlate(cosines, labels),
         }
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """The mean cosine between the two models' vectors of the same text."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(texts,): the cosine between the two models' vectors of the same text."""
         count = len(examples) * (1 if examples.pairs is None else 2)
         a, b = (by_text(outputs, rows, count) for outputs in (one, other))
-        return float(_cosine(a, b).mean())
+        return _cosine(a, b)
 
     def by_text(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
         """(count, D), of length one if `normalize` is set."""

@@ -143,10 +143,10 @@ class Multilabel(Task):
             "exact": float(counts[-1] / max(len(statistics), 1)),
         }
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Share of the texts that get the same set of labels."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(N,): whether a text gets the same set of labels."""
         a, b = (self._choose(by_text(x, rows, len(examples))) for x in (one, other))
-        return float((a == b).all(1).mean())
+        return (a == b).all(1)
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels

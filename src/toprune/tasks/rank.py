@@ -128,11 +128,11 @@ class Rank(Task):
         means = statistics.mean(0)
         return {name: float(mean) for name, mean in zip(self.METRICS, means, strict=True)}
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Share of the queries with the same document on top."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(Q,): whether a query has the same document on top."""
         count, queries = len(examples), examples.texts
         a, b = (ranking(by_text(x, rows, count)[:, 0], queries) for x in (one, other))
-        return float(np.mean([x[0] == y[0] for (_, x), (_, y) in zip(a, b, strict=True)]))
+        return np.array([x[0] == y[0] for (_, x), (_, y) in zip(a, b, strict=True)])
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels

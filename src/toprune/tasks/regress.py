@@ -74,10 +74,14 @@ class Regress(Task):
             "spearman": correlate(ranks(values), ranks(labels)),
         }
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Pearson's correlation of the predicted numbers."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(N, 2): the numbers that the two models predict."""
         a, b = (by_text(x, rows, len(examples))[:, 0] for x in (one, other))
-        return correlate(a, b)
+        return np.stack([a, b], 1)
+
+    def agree(self, compared: np.ndarray) -> float:
+        """Pearson's correlation of the predicted numbers."""
+        return correlate(*compared.T)
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels

@@ -66,7 +66,10 @@ class SideBySide:
             row: dict[str, Any] = {"name": self.name(c), "count": int(members.sum())}
             for key, chosen in (("dense", dense), ("pruned", pruned)):
                 row[key] = float(chosen[members, c].mean()) if members.any() else None
-            rows.append(row | {"changed": int(changed[:, c].sum())})
+            row["changed"] = int(changed[:, c].sum())
+            row["lost"] = int((members & dense[:, c] & ~pruned[:, c]).sum())
+            row["won"] = int((members & ~dense[:, c] & pruned[:, c]).sum())
+            rows.append(row)
         return rows
 
     def recalls_of_one_class(

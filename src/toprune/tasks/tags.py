@@ -159,11 +159,16 @@ class Tags(Task):
             "accuracy": right_words / max(words, 1),
         }
 
-    def agreement(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> float:
-        """Share of the words that get the same tag."""
+    def compared(self, one: Outputs, other: Outputs, rows: Rows, examples: Examples) -> np.ndarray:
+        """(N, 2) per sentence: words that get the same tag, and words."""
         counts, names = list(map(len, examples.texts)), examples.label_names or []
-        a, b = (np.concatenate(_read(x, rows, counts, names)) for x in (one, other))
-        return float((a == b).sum() / max(len(a), 1))
+        tags = zip(*(_read(x, rows, counts, names) for x in (one, other)), strict=True)
+        return np.array([((a == b).sum(), len(a)) for a, b in tags]).reshape(-1, 2)
+
+    def agree(self, compared: np.ndarray) -> float:
+        """Share of the words that get the same tag."""
+        same, words = compared.sum(0)
+        return float(same / max(words, 1))
 
     def predictions(
         self, outputs: Outputs, rows: Rows, texts: Sequence[Any], labels: Labels

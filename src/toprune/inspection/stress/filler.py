@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from toprune.errors import UserError
 from toprune.io.untrusted import read_text
+from toprune.tasks import Task
 
 PLACES = ("before", "after", "around", "scattered")
 PLAIN = (
@@ -108,9 +109,9 @@ def _whole_words(text: str, end: int) -> int:
 class Padding:
     """Pads texts with filler without exceeding the length that the model reads."""
 
-    def __init__(self, tokenizer: Any, sentences: Sequence[str], room: int, seed: int):
-        """room: tokens that the model reads. tokenizer: of transformers; it is copied."""
-        self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    def __init__(self, tokenizer: Tokenizer, sentences: Sequence[str], room: int, seed: int):
+        """room: tokens that the model reads. tokenizer: it is copied."""
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._filler, self.room, self._seed = Filler(sentences, self._tokenizer), room, seed
@@ -148,6 +149,11 @@ class Padding:
             if over <= 0 or count == 0:
                 return padded
             count = max(0, count - over)
+
+
+def takes_filler(task: type[Task] | Task) -> bool:
+    """Is the answer a decision about the whole text, which filler should not change?"""
+    return task.HAS_LABEL_NAMES and not task.BY_TOKEN
 
 
 def _encodable(text: str) -> str:

@@ -26,13 +26,14 @@ from toprune.inspection.stress.filler import (
     Padded,
     Padding,
     read_sentences,
+    takes_filler,
     with_last,
 )
 from toprune.io.progress import Advance, bar
 from toprune.models.families import family_of, max_positions, sizes_of
 from toprune.plan.cost import measured_reduction
 from toprune.plan.plan import Plan
-from toprune.tasks import TASKS, Task
+from toprune.tasks import TASKS
 from toprune.tasks.classify import class_names
 from toprune.tasks.intervals import share
 from toprune.training.features import token_ids
@@ -97,7 +98,8 @@ def stress(
         for one in (loaded, original)
     )
     sentences = PLAIN if filler is None else read_sentences(filler)
-    trial = Trial(loaded, original, plan, Padding(loaded.tokenizer, sentences, room, seed))
+    tokenizer = loaded.tokenizer.backend_tokenizer
+    trial = Trial(loaded, original, plan, Padding(tokenizer, sentences, room, seed))
     order = np.random.default_rng(seed).permutation(len(texts))
     chosen = choose(trial, texts.take(order), of_class, min(doses), limit)
     sample = Reading(loaded, texts.take(order[:limit]).inputs(loaded.task.READS))
@@ -131,8 +133,8 @@ def stress(
 
 
 def _check(bundle: Bundle, name: str | Path) -> Plan:
-    if not _gives_classes(bundle.task):
-        names = [name for name, task in TASKS.items() if _gives_classes(task)]
+    if not takes_filler(bundle.task):
+        names = [name for name, task in TASKS.items() if takes_filler(task)]
         raise UserError(
             f"{name} is for the task {bundle.task.NAME}; stress is for tasks that give classes to "
             f"a text: {', '.join(names)}"
@@ -143,11 +145,6 @@ def _check(bundle: Bundle, name: str | Path) -> Plan:
     if not plan.steps or plan.score == "pooled":
         raise UserError(f"the plan of {name} ranks no tokens, so filler can push none of them out")
     return plan
-
-
-def _gives_classes(task: type[Task] | Task) -> bool:
-    """Is the answer a decision about the whole text?"""
-    return task.HAS_LABEL_NAMES and not task.BY_TOKEN
 
 
 def _protected(
