@@ -1,6 +1,6 @@
 """What benign filler does to a pruned model: `toprune stress` on IMDB, at 3x.
 
-    python benchmarks/stress.py                 # a bundle of methods.py, which must be there
+    python benchmarks/stress.py                 # a bundle of methods.py --keep, which must be there
     python benchmarks/stress.py top-3x-s0 top-received-3x-s0    # others, too
 
 Reviews of the test set that leave room for as much filler as they are long; plain sentences as
@@ -18,6 +18,7 @@ import torch
 
 import sets
 from dense import CACHE
+from methods import STEPS
 from toprune.inspection.stress.stress import LIMIT, stress
 from toprune.report.environment import environment
 
@@ -40,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         data = Path(folder) / "data.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in sets.rows(reported)))
         for name in args.names:
-            runs, dense = CACHE / "compare" / TASK / "runs", CACHE / "dense" / TASK
+            runs = CACHE / "methods" / f"{TASK}-{STEPS}" / "runs"
+            dense = CACHE / "dense" / f"{TASK}-minilm"
             report = stress(runs / name, data, dense=dense, floors=FLOORS, limit=args.limit)
-            rows.append(report | {"bundle": name, "dense": f"dense/{TASK}"})
+            rows.append(report | {"bundle": name, "dense": f"dense/{dense.name}"})
             sets.say(f"{name}: {report['verdict']}")
             result = {"task": TASK, "rows": rows, "threads": torch.get_num_threads()}
             args.out.write_text(

@@ -88,21 +88,27 @@ RIVALS = {
 }
 
 
+def _seeds(comparison: dict[str, Any]) -> str:
+    count = len({row["seed"] for row in comparison["rows"]})
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
 def trade_chart() -> str:
     """README's picture: points below dense against times fewer FLOPs, by method."""
     found = json.loads((HERE / "results" / "compare" / "mrpc.json").read_text())
     points: dict[str, set[Point]] = {name: {Point(1.0, 0.0)} for name in RIVALS.values()}
-    for row in found["rows"]:
-        if row["name"] in RIVALS:
-            gap = 100 * row["difference"]["accuracy"]["value"]
-            points[RIVALS[row["name"]]].add(Point(row["executed"]["unpadded"], gap))
+    for mean in found["means"]:
+        if mean["name"] in RIVALS and "difference" in mean:  # else the budget was out of reach
+            gap = 100 * mean["difference"]["value"]
+            points[RIVALS[mean["name"]]].add(Point(mean["executed"]["unpadded"], gap))
+    seeds = _seeds(found)
     return chart(
         [
             Line(name, sorted(line, key=lambda p: p.x))
             for name, line in points.items()
             if len(line) > 1
         ],
-        title=f"MRPC, MiniLM with 6 layers, {found['examples']} pairs, one seed",
+        title=f"MRPC, MiniLM with 6 layers, {found['examples']} pairs, {seeds}",
         x="times fewer FLOPs (real: against unpadded inputs)",
         y="accuracy against dense, in points",
         start=1.0,
@@ -252,11 +258,13 @@ def compare_table(name: str) -> str:
         return "Not measured yet."
     found = json.loads((folder / f"{name}.json").read_text())
     made, training = found["environment"], found["settings"]["training"]
+    if training["soft_epochs"] is None:
+        length = f"{training['soft_steps']} steps of search, {training['epochs']:.3g} epochs in all"
+    else:
+        length = f"{training['soft_epochs'] + training['hard_epochs']:g} epochs each"
     return (
-        (folder / f"{name}.md").read_text()
-        + f"\n{training['soft_epochs'] + training['hard_epochs']:g} epochs each, one seed; "
-        + f"{made['machine']}, commit {made['commit']}."
-    )
+        folder / f"{name}.md"
+    ).read_text() + f"\n{length}, {_seeds(found)}; {made['machine']}, commit {made['commit']}."
 
 
 def stress_output() -> str:

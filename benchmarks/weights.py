@@ -4,7 +4,7 @@
     python benchmarks/weights.py cofi-2x top-4x    # these
 
 CoFi and layer dropping at 2x, each alone and followed by `top` on what it left, to 4x in all; and
-`top` alone at 2x and 4x. Dense model, texts and epochs are as in methods.py, one seed. A chain is
+`top` alone at 2x and 4x. Two epochs, one seed; the dense model is that of results.py. A chain is
 trained twice, and its second teacher is the model that the first stage left; what is reported is
 against the dense model that it began with. Nothing was chosen by these texts. Bundles go to the
 cache directory, one JSON a run to results/weights.
@@ -21,7 +21,6 @@ import numpy as np
 
 import sets
 from dense import CACHE
-from methods import TEXTS, TRAINING
 from toprune.api import Data, prune
 from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples
@@ -31,10 +30,13 @@ from toprune.tasks.intervals import paired, with_intervals
 from toprune.training.batches import Collate
 from toprune.training.evaluation import collect_outputs
 from toprune.training.features import encode, rows_of
+from toprune.training.settings import Training
 
 RESULTS = Path(__file__).parent / "results" / "weights"
 BUNDLES = CACHE / "weights"
 TASK = "mrpc"
+TEXTS = {"mrpc": (1200, 500)}  # of train, and of each part that is reported
+TRAINING = Training(soft_epochs=1, hard_epochs=1, bf16=False)
 
 
 @dataclass(frozen=True)

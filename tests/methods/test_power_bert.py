@@ -1,6 +1,7 @@
 """PoWER-BERT: its penalty and its retention by hand, its soft extraction against plain loops."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from toprune.pruning.tokens import Tokens
 LENGTHS = Lengths.of([20, 24, 16])
 
 
-def selector(budget: str = "2x", **settings: int) -> SoftExtract:
+def selector(budget: str = "2x", **settings: Any) -> SoftExtract:
     model = make_model()
     return SoftExtract(PowerBert(**settings), sizes_of(model), LENGTHS, Budget.parse(budget))
 
