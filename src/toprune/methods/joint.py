@@ -7,7 +7,6 @@ tokens meet the rest. The smaller model teaches the second part: it is trained, 
 the dense one, or nearly so.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -24,12 +23,15 @@ from toprune.training.settings import Stage, Training, setting
 from toprune.training.stages import check_reach, run
 
 
+SHARE = 2 / 3  # of the budget's logarithm: the most that weights take, so that tokens have a part
+
+
 @dataclass(frozen=True)
 class Joint(Method):
     """Fewer weights (CoFi), then fewer tokens (ToP), under one budget."""
 
     weights: float = setting(
-        1.5, "Times fewer FLOPs by fewer weights; at most the square root of the budget.", minimum=1
+        2.0, "Times fewer FLOPs by fewer weights; a small budget takes less.", minimum=1
     )
 
     NAME: ClassVar[str] = "joint"
@@ -42,7 +44,7 @@ class Joint(Method):
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Run both methods, each with its own stages and half of the epochs."""
         total = job.budget.reduction
-        by_weights = min(self.weights, math.sqrt(total))
+        by_weights = min(self.weights, total**SHARE)
         training, work, before = halved(job.training), job.work, sizes_of(job.model)
         tokens = replace(job, method=Top(), training=training, work=work / "tokens", shared=None)
         check_reach(replace(tokens, budget=_times(total / by_weights)))
