@@ -121,7 +121,9 @@ def test_a_stopped_run_goes_on(
 
 
 def results(report: dict[str, Any]) -> dict[str, Any]:
-    """A report without times and commits."""
+    """A report without times, commits and what reports had not yet."""
     kept = {name: value for name, value in report.items() if name not in ("provenance", "log")}
     log = [{k: v for k, v in line.items() if k not in NOT_RESULTS} for line in report["log"]]
-    return kept | {"log": log}
+    later = ("lost", "won")
+    classes = [{k: v for k, v in row.items() if k not in later} for row in report["classes"]]
+    return kept | {"log": log, "classes": classes}

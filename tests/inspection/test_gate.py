@@ -282,7 +282,9 @@ def test_junit_can_be_parsed():
         Check("time", "all texts", "int8", 9.0, 11.0, 10.0, 12.0, 20, "fail"),
         Check("agreement", "all texts", "int8", 98.0, 99.0, 97.0, 99.5, 9, "too few", 500),
     )
-    about = dict.fromkeys(("bundle", "dense", "task", "metric", "examples", "machine", "threads"))
+    about: dict[str, Any] = dict.fromkeys(
+        ("bundle", "dense", "task", "metric", "examples", "machine", "threads")
+    )
     suites = ElementTree.fromstring(GateResult(checks, about).to_junit())
     (suite,) = suites
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")

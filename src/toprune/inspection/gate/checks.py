@@ -82,7 +82,7 @@ def check_all(name: str, file: str, limit: float, figure: Figure, n: int) -> Che
     if status == "too few":
         by_rounds = math.ceil(n * (reach / gap) ** 2)
         needed = by_rounds if name == "time" else units_needed(reach / 100, n, gap / 100)
-    return Check(name, ALL, file, limit, **_ends(figure), n=n, status=status, needed=needed)
+    return Check(name, ALL, file, limit, *_ends(figure), n=n, status=status, needed=needed)
 
 
 def check_group(name: str, group: str, file: str, limit: float, figure: Figure, n: int) -> Check:
@@ -90,11 +90,11 @@ def check_group(name: str, group: str, file: str, limit: float, figure: Figure, 
     at_most = KINDS[name][1]
     is_harmed = figure["low"] > limit if at_most else figure["high"] < limit
     status: Status = "fail" if is_harmed else "pass"
-    return Check(name, group, file, limit, **_ends(figure), n=n, status=status)
+    return Check(name, group, file, limit, *_ends(figure), n=n, status=status)
 
 
-def _ends(figure: Figure) -> dict[str, float]:
-    return {key: float(figure[key]) for key in ("value", "low", "high")}
+def _ends(figure: Figure) -> tuple[float, float, float]:
+    return figure["value"], figure["low"], figure["high"]
 
 
 def level_of(groups: int) -> float:

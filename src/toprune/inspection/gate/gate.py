@@ -140,10 +140,10 @@ def gate(
     return GateResult(tuple(rows), about | {"machine": where["machine"], "environment": where})
 
 
-def _files(folder: Path, manifest: Manifest, precision: Precision | None) -> list[Precision]:
+def _files(folder: Path, manifest: Manifest, precision: Precision | None) -> Sequence[Precision]:
     """The files to check, all of them unchanged since the export."""
     exported: list[Precision] = [one for one, graph in GRAPHS.items() if graph in manifest.files]
-    files = exported if precision is None else [precision]
+    files: Sequence[Precision] = exported if precision is None else (precision,)
     for one in files:
         manifest.verify(folder, GRAPHS[one])
     return files
