@@ -74,6 +74,13 @@ def test_top_at_3x_keeps_the_word_that_matters(
     assert executed(bundle.model, plan) == pytest.approx(3, rel=0.01)
     assert bundle.report["budget"]["executed"]["unpadded"] == executed(bundle.model, plan)
     assert bundle.report["budget"]["expected"] == pytest.approx(3, rel=0.05)
+    ranking = bundle.report["ranking"]["layers"]
+    assert [line["layer"] for line in ranking] == [0, 1, 2]
+    if score == "probe":  # the dense model's own scores are the target
+        assert all(line["start"] == pytest.approx(1, abs=0.01) for line in ranking)
+    else:
+        assert ranking[0]["soft"] > ranking[0]["start"] + 0.1
+        assert ranking[0]["hard"] > ranking[0]["start"] + 0.1
 
     accuracy, kept = outcome(attach(bundle.model, plan))
     assert accuracy >= 0.98
@@ -101,6 +108,8 @@ def test_ranking_distillation_is_what_teaches_an_early_layer(
     accuracy, kept = outcome(attach(bundle.model, bundle.plan))
     assert kept[0] < 0.6
     assert accuracy < 0.75
+    ranking = bundle.report["ranking"]["layers"]
+    assert ranking[0]["soft"] < ranking[0]["start"] + 0.1
 
 
 def assert_loads_as_saved(bundle: Bundle, folder: Path) -> None:
@@ -114,6 +123,7 @@ def test_without_training_the_probe_keeps_it_too(fine_tuned: Any, tmp_path: Path
     bundle = pruned_at_3x(fine_tuned, tmp_path / "out", "probe", Top(), UNTRAINED)
     assert bundle.plan is not None
     assert executed(bundle.model, bundle.plan) == pytest.approx(3, rel=0.01)
+    assert "ranking" not in bundle.report
     before = fine_tuned.state_dict()
     assert all(torch.equal(before[name], x) for name, x in bundle.model.state_dict().items())
     accuracy, kept = outcome(attach(bundle.model, bundle.plan))

@@ -117,6 +117,10 @@ def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, A
         ],
         "lengths": {"12": 3, "33": 10, "64": 1},
         "log": soft + hard,
+        "ranking": {
+            "target": "last",
+            "layers": [{"layer": 0, "start": 0.51, "soft": 0.62, "hard": 0.73}],
+        },
         "provenance": {
             "method": "top",
             "settings": {

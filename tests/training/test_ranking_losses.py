@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
 from torch import Tensor
 
-from toprune.training.ranking_losses import RANK_LOSSES, ce_loss, lambda_loss, mse_loss
+from toprune.training.ranking_losses import RANK_LOSSES, ce_loss, lambda_loss, mse_loss, ndcg
 
 
 def random_scores(seed: int, b: int = 3, k: int = 9) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,6 +45,28 @@ def test_lambda_loss_is_the_formula(seed: int, top_k: int) -> None:
     x, t, live = random_scores(seed)
     expected = slow_lambda(x, t, live, top_k)
     assert lambda_loss(x, t, live, top_k).item() == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+@given(st.integers(0, 999), st.integers(1, 12))
+@settings(deadline=None, max_examples=30)
+def test_ndcg_is_the_formula(seed: int, top_k: int) -> None:
+    x, t, live = random_scores(seed)
+    live[:, :2] = True
+    values = ndcg(x, t, live, top_k)
+    for b, value in enumerate(values.tolist()):
+        scores, target = x[b, live[b]], t[b, live[b]]
+        place = target.argsort(descending=True).argsort()
+        gain = 2 ** (5 * (1 - place / top_k)).clamp_min(0) - 1
+        assert value == pytest.approx(ndcg_score(gain[None], scores[None]))
+
+
+def test_ndcg_of_the_same_and_of_the_opposite_order() -> None:
+    _, t, live = random_scores(3)
+    live[:, :3] = True
+    assert ndcg(2 * t + 1, t, live, 4).tolist() == pytest.approx([1, 1, 1])
+    assert (ndcg(-t, t, live, 4) < 0.9).all()
+    live[0] = False
+    assert ndcg(t, t, live, 4).isnan().tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("name", RANK_LOSSES)

@@ -115,11 +115,12 @@ class Job:
             min_tokens=self.min_tokens,
         )
 
-    def sample_batches(self, count: int) -> list[dict[str, Tensor]]:
+    def sample_batches(self, count: int, collate: Collate | None = None) -> list[dict[str, Tensor]]:
         """Batches of a seeded sample of the training texts, without labels."""
         rng = np.random.default_rng(self.training.seed)
         rows = rng.permutation(len(self.features))[:count]
-        batches = in_batches([self.features[i] for i in rows], Collate(self.tokenizer))
+        sample = [self.features[i] for i in rows]
+        batches = in_batches(sample, collate or Collate(self.tokenizer))
         return [{k: v for k, v in batch.items() if k != "labels"} for _, batch in batches]
 
     def geometric(self, first: int, last: int | None, probes: Tensor | None = None) -> Plan:

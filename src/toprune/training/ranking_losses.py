@@ -1,6 +1,7 @@
-"""Losses that distil a ranking of tokens: early layers learn to rank as the last one does.
+"""Losses that distil a ranking of tokens, so that early layers rank as the last one does, and nDCG,
+which measures how well they do.
 
-All three take the student's scores x (B, K) as logs (so that differences are of order one
+All take the student's scores x (B, K) as logs (so that differences are of order one
 whatever the length), the teacher's t (B, K) for the same tokens, and which rows are live (B, K).
 """
 
@@ -21,12 +22,7 @@ def lambda_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
     ToP's code compares the top k only with each other, which never pushes one of them above the
     rest; pruning needs just that. Relevance falls linearly from RELEVANCE to 0 over the top k.
     """
-    place = _places(t, live)  # (B, K) in the teacher's order
-    y = (RELEVANCE * (1 - place / top_k)).clamp_min(0) * live
-    gain = 2**y - 1
-    ideal = (gain / torch.log2(place + 2)).sum(1)  # DCG of the teacher's own order
-    gain = gain / ideal.clamp_min(1e-6)[:, None]
-
+    y, gain = _gains(t, live, top_k)
     student = _places(x.detach(), live)
     apart = (student[:, :, None] - student[:, None, :]).abs().clamp_min(1)
     delta = 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
@@ -34,6 +30,14 @@ def lambda_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
     weight = delta * (gain[:, :, None] - gain[:, None, :]) * better
     pairs = F.softplus(-(x[:, :, None] - x[:, None, :])) / torch.log(torch.tensor(2.0))
     return (weight * pairs).sum((1, 2)).mean()
+
+
+def ndcg(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
+    """(B,): how well x ranks the teacher's top k among all live tokens; 1 is the teacher's order,
+    NaN a text without live tokens."""
+    gain = _gains(t, live, top_k)[1]
+    value = (gain / torch.log2(_places(x, live) + 2)).sum(1)
+    return value.masked_fill(~live.any(1), torch.nan)
 
 
 def mse_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
@@ -50,6 +54,16 @@ def ce_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
 
 
 RANK_LOSSES = {"lambda": lambda_loss, "mse": mse_loss, "ce": ce_loss}
+
+
+def _gains(t: Tensor, live: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Relevance and gain (B, K) of every row; the discounted gains of the teacher's own order sum
+    to one."""
+    place = _places(t, live)  # (B, K) in the teacher's order
+    y = (RELEVANCE * (1 - place / top_k)).clamp_min(0) * live
+    gain = 2**y - 1
+    ideal = (gain / torch.log2(place + 2)).sum(1)  # DCG of the teacher's own order
+    return y, gain / ideal.clamp_min(1e-6)[:, None]
 
 
 def _places(scores: Tensor, live: Tensor) -> Tensor:

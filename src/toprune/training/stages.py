@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from toprune.errors import OutOfReach, UserError
 from toprune.io.atomic import draft
-from toprune.io.progress import bar
+from toprune.io.progress import bar, console
 from toprune.models.families import sizes_of
 from toprune.plan.plan import PROBED, Plan
 from toprune.plan.schedule import largest_reduction
@@ -30,12 +30,19 @@ from toprune.training.job import Job, Outcome
 from toprune.training.learner import Learner
 from toprune.training.probe import fit_probes
 from toprune.training.ranking_losses import Ranking
+from toprune.training.ranking_quality import (
+    MOMENTS,
+    ranking_layers,
+    ranking_quality,
+    ranking_report,
+)
 from toprune.training.teacher import Teacher, teach
 from toprune.training.thresholds import meet
 from toprune.training.trainer import train
 
 PROBE_TEXTS = 512
 CALIBRATION_TEXTS = 256
+RANKED_TEXTS = 128
 
 
 def run(job: Job, *, resume: bool = False) -> Outcome:
@@ -44,11 +51,28 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     job.work.mkdir(parents=True, exist_ok=True)
     job = replace(job, training=job.training.for_stages(job.method.STAGES))
     dense = copy.deepcopy(job.model).eval() if _needs_dense_states(job) else None
+    quality = _ranking_now(job, "start")
     outcome = job.method.learn(job, resume=resume)
+    if outcome.job.soft_epochs > 0:
+        quality |= _ranking_now(job, "soft")
     if outcome.job.hard_epochs > 0 and not outcome.trained:
         outcome = _hard_stage(outcome, dense, resume=resume)
+        quality |= _ranking_now(job, "hard")
     detach(job.model)
-    return outcome
+    return replace(outcome, extra=outcome.extra | ranking_report(job, quality))
+
+
+def _ranking_now(job: Job, moment: str) -> dict[str, list[float]]:
+    """How well the layers rank tokens at this moment, by its name; nothing for a run that does not
+    train, or that does not drop tokens by a ranking that the teacher has."""
+    ranks = job.method.first_layer is not None and job.score in ("received", *PROBED)
+    if not (ranks and any(job.training.stage_epochs)):
+        return {}
+    collate = Collate(job.tokenizer, teacher_of(job).extras)
+    quality = ranking_quality(job, job.sample_batches(RANKED_TEXTS, collate), probes_of(job))
+    first, values = ranking_layers(job)[0] + 1, " ".join(f"{value:.2f}" for value in quality)
+    console.print(f"nDCG of the ranking, from layer {first} on, {MOMENTS[moment]}: {values}")
+    return {moment: quality}
 
 
 def _needs_dense_states(job: Job) -> bool:

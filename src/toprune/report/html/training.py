@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from toprune.report.html.charts import heat
-from toprune.report.html.parts import figure, figures, legend, number, paragraph, table
+from toprune.report.html.parts import block, figure, figures, legend, number, paragraph, table
 from toprune.report.svg import Line, Point, lines, series_class
 
 Report = dict[str, Any]
@@ -14,7 +14,8 @@ OF_LAYER = re.compile(r"(gate|kept)_(\d+)")
 def training(report: Report) -> str:
     """The section about training."""
     log = report.get("log") or []
-    parts = [_sparsity(report), *(_masks(report, mask) for mask in ("gate", "kept")), _loss(report)]
+    masks = [_masks(report, mask) for mask in ("gate", "kept")]
+    parts = [_sparsity(report), *masks, _loss(report), _ranking(report)]
     if not any(parts):
         return paragraph("Nothing was trained.") if "log" in report and not log else ""
     return figures(*parts)
@@ -110,4 +111,27 @@ def _loss(report: Report) -> str:
         lines(drawn, x="step", y="loss", floor=0.0),
         table("Loss", ("stage", "step", "loss"), rows),
         legend((series_class(i), line.name) for i, line in enumerate(drawn)),
+    )
+
+
+def _ranking(report: Report) -> str:
+    """How well each layer ranks tokens, at the start and after each stage."""
+    ranking = report.get("ranking") or {}
+    layers = ranking.get("layers") or []
+    if not layers:
+        return ""
+    moments = {"start": "at the start", "soft": "after soft stage", "hard": "after hard stage"}
+    moments = {key: name for key, name in moments.items() if key in layers[0]}
+    rows = [
+        [f"layer {line['layer'] + 1}"]
+        + [number(report, "ranking", "layers", i, key, form=".2f") for key in moments]
+        for i, line in enumerate(layers)
+    ]
+    target = {
+        "last": "the attention that tokens receive in the dense model's last layer",
+        "probe": "the dense model's probe scores in the same layer",
+    }[ranking["target"]]
+    return block(
+        table("nDCG of each layer's ranking of tokens", ("layer", *moments.values()), rows),
+        paragraph(f"The target is {target}; 1 means the same order.", soft=True),
     )
