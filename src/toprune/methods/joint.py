@@ -22,7 +22,6 @@ from toprune.training.job import Job, Method, Outcome
 from toprune.training.settings import Stage, Training, setting
 from toprune.training.stages import check_reach, run
 
-
 SHARE = 2 / 3  # of the budget's logarithm: the most that weights take, so that tokens have a part
 
 
