@@ -18,7 +18,7 @@ from toprune.bundle.workdir import (
     publish,
     read_settings,
     run_id,
-    stopped_training,
+    stopped_settings,
     work_directory,
 )
 from toprune.data.presets import Schedule, preset_settings, with_preset
@@ -92,7 +92,7 @@ def finetune(
         tokenizer=tokenizer,
         schedule=schedule,
         training=training,
-        before=stopped_training(out) if resume else {},
+        before=stopped_settings(out) if resume else {},
     )
     features, tests = request.encode(request.train), request.encode(request.held_out)
     training = request.training
@@ -178,10 +178,12 @@ def prune(
     Returns:
         The bundle, which is also in `out`.
     """
-    before = {} if known is None else {"bf16": read_settings(Path(known)).get("bf16")}
+    before: dict[str, Any] = {}
+    if known is not None:
+        before["training"] = {"bf16": read_settings(Path(known)).get("bf16")}
     if out is not None:
         check_out(Path(out), overwrite=overwrite or resume)
-        before |= stopped_training(Path(out)) if resume else {}
+        before |= stopped_settings(Path(out)) if resume else {}
     request, job = resolve_prune(
         model,
         data,

@@ -84,9 +84,11 @@ def resolve_finetune(
     training: Training | None,
     before: Mapping[str, Any],
 ) -> Request:
-    """Resolve the arguments of `api.finetune`; `before`: the training settings of a stopped run."""
+    """Resolve the arguments of `api.finetune`; `before`: the settings of a stopped run."""
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
-    training = (training or replace(FINETUNE, **recipe.finetune)).continued(before)
+    training = (training or replace(FINETUNE, **recipe.finetune)).continued(
+        before.get("training", {})
+    )
     training = replace(training, soft_epochs=training.soft_epochs or 0).resolved(0)
     share_of(training.batch_size)  # refuses a batch that the processes cannot share
     resolved, preset = task_of(task, model)
@@ -124,13 +126,15 @@ def resolve_prune(
     min_tokens: int,
     before: Mapping[str, Any],
 ) -> tuple[Request, Job]:
-    """Resolve the arguments of `api.prune`; `before`: the training settings of a stopped run. The
-    job has no work directory yet."""
+    """Resolve the arguments of `api.prune`; `before`: the settings of a stopped run. The job has no
+    work directory yet."""
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
         method = make_method(method, recipe.methods.get(method))
     resolved, preset = task_of(task, model)
-    score = _score(method, score, recipe, resolved)
+    if score is None and before.get("score") in method.SCORES:
+        score = before["score"]  # the stopped run must end as it began
+    score = _score(method, score, recipe)
     training = training or Training(
         soft_epochs=None if recipe.soft is None else recipe.epochs * recipe.soft,
         epochs=recipe.epochs,
@@ -152,7 +156,7 @@ def resolve_prune(
     features = request.encode(learned_from)
     # The budget is for texts like the user's own: further texts may be of other lengths.
     own_features = features if learned_from is train else request.encode(train)
-    training = training.continued(before).resolved(len(features))
+    training = training.continued(before.get("training", {})).resolved(len(features))
     trains = any(training.for_stages(method.STAGES).stage_epochs)
     training = choose_bf16(training, sizes_of(student).width, trains=trains)
     request = replace(request, training=training)
@@ -369,10 +373,10 @@ def _protected_ids(
     return tuple(sorted({*ids, until})), until
 
 
-def _score(method: Method, requested: Score | None, recipe: Recipe, task: Task) -> Score:
-    """The score that ranks tokens: the requested one, or the method's default for the task."""
+def _score(method: Method, requested: Score | None, recipe: Recipe) -> Score:
+    """The score that ranks tokens: the requested one, or the method's default."""
     if requested is None:
-        return method.default_score(task, recipe)
+        return method.default_score(recipe)
     if requested not in method.SCORES:
         raise UserError(
             f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, "

@@ -82,14 +82,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def stopped_training(out: Path) -> dict[str, Any]:
-    """The training settings of the stopped run that --resume goes on with; empty: there is none.
-    Of a complete run only what depends on the machine."""
+def stopped_settings(out: Path) -> dict[str, Any]:
+    """The settings of the stopped run that --resume goes on with; empty: there is none. Of a
+    complete run only what depends on the machine."""
     settings = read_settings(_work_path(out))
     if settings or not out.is_dir():
-        return settings.get("training", {})
+        return settings
     done = read_report(out).get("provenance", {}).get("settings", {})
-    return {"bf16": done.get("training", {}).get("bf16")}
+    return {"training": {"bf16": done.get("training", {}).get("bf16")}}
 
 
 def check_settings(work: Path, settings: dict[str, Any]) -> None:

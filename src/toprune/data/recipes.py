@@ -17,7 +17,7 @@ class Recipe:
 
     epochs: float = 5.0  # of pruning, in all
     soft: float | None = None  # share of the epochs that learns masks; None: counted in steps
-    score: Score = "probe"
+    score: Score = "probes"
     training: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by their names
     finetune: Mapping[str, Any] = field(default_factory=dict)  # `Training` of the dense model

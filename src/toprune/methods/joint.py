@@ -17,7 +17,6 @@ from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Score
-from toprune.tasks import Task
 from toprune.training.job import Job, Method, Outcome
 from toprune.training.settings import Stage, Training, setting
 from toprune.training.stages import check_reach, run
@@ -37,8 +36,8 @@ class Joint(Method):
     SCORES: ClassVar[tuple[Score, ...]] = Top.SCORES
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
-    def default_score(self, task: Task, recipe: Recipe) -> Score:
-        return Top().default_score(task, recipe)
+    def default_score(self, recipe: Recipe) -> Score:
+        return Top().default_score(recipe)
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Run both methods, each with its own stages and half of the epochs."""

@@ -24,7 +24,6 @@ from toprune.plan.cost import Sizes, expected_share
 from toprune.plan.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
 from toprune.pruning.policies import Protection
 from toprune.pruning.tokens import Tokens, ranks
-from toprune.tasks import Task
 from toprune.training import hard_concrete
 from toprune.training.batches import Collate, in_batches
 from toprune.training.evaluation import batch_outputs, distance
@@ -66,7 +65,7 @@ class Top(Method):
     )
 
     NAME: ClassVar[str] = "top"
-    SCORES: ClassVar[tuple[Score, ...]] = ("probe", "received", "probes")
+    SCORES: ClassVar[tuple[Score, ...]] = ("probes", "probe", "received")
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
@@ -101,8 +100,8 @@ class Top(Method):
 
         return soft_stage(job, begin, end, resume=resume)
 
-    def default_score(self, task: Task, recipe: Recipe) -> Score:
-        return task.SCORE or recipe.score
+    def default_score(self, recipe: Recipe) -> Score:
+        return recipe.score
 
     def search(self, job: Job, *, resume: bool) -> "Top":
         """The paper's search for the weight of the ranking distillation: three runs on 80 % of the

@@ -18,7 +18,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.plan.plan import Score
 from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, check_stride
 from toprune.tasks.side_by_side import Change, SideBySide
 
@@ -54,7 +53,6 @@ class Answer(Task):
     OUTPUTS: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     NUM_OUTPUTS: ClassVar[int | None] = 2
     MAX_LENGTH: ClassVar[int | None] = 384  # more tokens do not help
-    SCORE: ClassVar[Score | None] = "probes"  # an early layer knows too little to rank only once
     KEEPS_FIRST: ClassVar[bool] = True
     PAIR_ROLES: ClassVar[tuple[str, str] | None] = ("question", "context")
     BY_TOKEN: ClassVar[bool] = True

@@ -8,7 +8,7 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.reads import Reads
 from toprune.errors import UserError
-from toprune.plan.plan import Restore, Score
+from toprune.plan.plan import Restore
 from toprune.tasks.pool import Array
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class Task(Protocol):
     MIN_CLASSES: ClassVar[int] = 1
 
     MAX_LENGTH: ClassVar[int | None] = None  # usual limit in tokens; None: all the model can read
-    SCORE: ClassVar[Score | None] = None  # default token score; None: the method's own
     KEEPS_FIRST: ClassVar[bool] = False  # the first text of a pair is never dropped
     PAIR_ROLES: ClassVar[tuple[str, str] | None] = None  # of a task that always reads pairs
     HAS_LABEL_NAMES: ClassVar[bool] = False  # the outputs are classes or tags that have names

@@ -40,7 +40,7 @@ class Method(Protocol):
         that has one; None: no layer drops any."""
         return getattr(self, "first", None)
 
-    def default_score(self, task: Task, recipe: Recipe) -> Score:
+    def default_score(self, recipe: Recipe) -> Score:
         """The score to rank tokens by when the caller requests none."""
         return self.SCORES[0]
 

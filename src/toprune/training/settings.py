@@ -55,8 +55,8 @@ class Training:
     state_weight: float = setting(
         10.0, "Weight of the loss on the states of the tokens that the head reads, in every layer."
     )
-    token_states: bool = setting(
-        False, "Learn the dense model's states of all kept tokens: slower, may lose less accuracy."
+    token_states: bool | None = setting(
+        None, "Learn the dense model's states of all kept tokens (default: where that is possible)."
     )
     label_weight: float = setting(
         0.0, "Weight of the label loss beside distillation (0: labels are not needed)."
@@ -92,12 +92,14 @@ class Training:
             before: `settings()` of the stopped run; empty: there is none.
         """
         bf16 = before.get("bf16") if self.bf16 is None else self.bf16
+        states = before.get("token_states") if self.token_states is None else self.token_states
+        current = replace(self, bf16=bf16, token_states=states)
         soft, hard = before.get("soft_epochs"), before.get("hard_epochs")
         is_open = self.soft_epochs is None and self.hard_epochs is None
         is_open = is_open and self.soft_steps == Training.soft_steps
         if is_open and soft is not None and hard is not None and soft + hard == self.epochs:
-            return replace(self, soft_epochs=soft, hard_epochs=hard, bf16=bf16)
-        return replace(self, bf16=bf16)
+            return replace(current, soft_epochs=soft, hard_epochs=hard)
+        return current
 
     def resolved(self, texts: int) -> "Training":
         """The same training with the epochs of both stages, for this number of texts."""

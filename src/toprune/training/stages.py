@@ -78,7 +78,8 @@ def _ranking_now(job: Job, moment: str) -> dict[str, list[float]]:
 def _needs_dense_states(job: Job) -> bool:
     """Whether the hard stage learns the dense model's states token by token. It does where the head
     reads every token (where it reads the first one, `Teacher.states` has that token's states), and
-    on request. Rows that are means of several tokens have no state to learn."""
+    elsewhere, too, unless the caller declines: it is slower, and it loses less accuracy. Rows that
+    are means of several tokens have no state to learn."""
     training = job.training
     possible = job.hard_epochs > 0 and training.state_weight > 0 and job.score != "pooled"
     if training.token_states and not possible:
@@ -86,7 +87,8 @@ def _needs_dense_states(job: Job) -> bool:
             "--token-states has nothing to teach here: it needs epochs after those of the masks, a "
             "schedule that teaches states (not the paper's) and tokens that are not merged (pool)"
         )
-    return possible and (training.token_states or job.restore == "last" or job.task.BY_TOKEN)
+    required = job.restore == "last" or job.task.BY_TOKEN
+    return possible and (required or training.token_states is not False)
 
 
 def check_reach(job: Job) -> None:

@@ -72,7 +72,8 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
         text = value if isinstance(value, str) else json.dumps(value).replace("null", "none")
         flags.append(f"--set {shlex.quote(f'{key}={text}')}")
     flags.append("--bf16" if training.get("bf16") else "--no-bf16")
-    flags += ["--token-states"] if training.get("token_states") else []
+    states = training.get("token_states")
+    flags += [] if states is None else ["--token-states" if states else "--no-token-states"]
     flags += ["--no-answer"] if task_settings.get("no_answer") else []
     for name in ("unlabelled", "protect"):
         flags += [f"--{name} {shlex.quote(str(value))}" for value in inputs.get(name, ())]
