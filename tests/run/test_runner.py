@@ -249,6 +249,48 @@ def test_scores_of_pairs(tmp_path: Path):
     assert run(pairs).tolist() == expected(pairs, outputs=1).tolist()
 
 
+DOCUMENTS = [f"w{i} w{i // 2} w{(7 * i) % 60}" for i in range(12)]
+
+
+def test_rank_orders_documents(tmp_path: Path):
+    run = Runner(make_bundle(tmp_path, task="rank"))
+    pairs = [("w1", document) for document in DOCUMENTS]
+    logits, scores = run(pairs)[:, 0], [one["score"] for one in run.predict(pairs)]
+    ranked = run.rank("w1", iter(DOCUMENTS))
+    order = [one["document"] for one in ranked]
+    assert order == np.argsort(-logits, kind="stable").tolist()
+    assert [one["score"] for one in ranked] == [scores[i] for i in order]
+    assert run.rank("w1", []) == []
+    same = run.rank("w1", ["w3 w4"] * 4)
+    assert [one["document"] for one in same] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("rescore", [0, 1, 5, 12, 99])
+def test_rank_rescores_the_best_with_the_dense_model(tmp_path: Path, rescore: int):
+    pruned, dense = (make_bundle(tmp_path / str(i), task="rank", seed=i) for i in (0, 5))
+    run, alone = Runner(pruned, dense=dense), Runner(pruned).rank("w1", DOCUMENTS)
+    best, rest = alone[:rescore], alone[rescore:]
+    ranked = run.rank("w1", DOCUMENTS, rescore=rescore)
+    assert ranked[rescore:] == rest
+    chosen = {one["document"] for one in best}
+    by_dense = [one for one in Runner(dense).rank("w1", DOCUMENTS) if one["document"] in chosen]
+    assert ranked[:rescore] == [one | {"rescored": True} for one in by_dense]
+
+
+def test_rank_refuses_what_it_cannot_do(tmp_path: Path):
+    ranker, classifier = (make_bundle(tmp_path / task, task=task) for task in ("rank", "classify"))
+    with one_line_error("orders no documents"):
+        Runner(classifier).rank("w1", DOCUMENTS)
+    with one_line_error("the bundle for rank"):
+        Runner(ranker, dense=classifier)
+    with one_line_error("dense="):
+        Runner(ranker).rank("w1", DOCUMENTS, rescore=3)
+    with one_line_error("0 or more"):
+        Runner(ranker, dense=ranker).rank("w1", DOCUMENTS, rescore=-1)
+    with one_line_error("list of texts"):
+        Runner(ranker).rank("w1", "w2")
+
+
 def test_any_number_of_classes(tmp_path: Path):
     run = Runner(make_bundle(tmp_path, task="multilabel"))
     texts = mixed_texts(20)

@@ -58,6 +58,7 @@ def _models(place: Path) -> None:
         (encoder, "sentence-transformers/all-MiniLM-L6-v2"),
         (encoder, "your-encoder"),
         (ranker, "cross-encoder/ms-marco-MiniLM-L6-v2"),
+        (ranker, "dense-ranker"),
     ):
         model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)

@@ -262,15 +262,17 @@ def gated(report: dict[str, Any]) -> Group:
     """The result of a gate: a row for each check, then what could not be checked."""
     title = f"{report['bundle']} on {report['examples']} examples"
     title += "" if report["dense"] is None else f", against {report['dense']}"
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    frame: Any = {"title_justify": "left", "box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    table = Table(title=Text(title), **frame)
     for name in ("check", "texts", "file"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name != "texts")
     for name in ("limit", "measured\n[95 % interval]", "n"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("result", no_wrap=True)
     for check in report["checks"]:
         ends = f"{check['value']:.2f} [{check['low']:.2f}, {check['high']:.2f}]"
-        limit, result = f"{check['limit']:g} {check['unit']}", check["status"].upper()
+        unit = {"points": "pts"}.get(check["unit"], check["unit"])
+        limit, result = f"{check['limit']:g} {unit}", check["status"].upper()
         words = (check["name"], Text(check["group"]), check["file"], limit, ends, str(check["n"]))
         table.add_row(*words, "pass" if result == "PASS" else result)
     lines = [f"- {check['line']}" for check in report["checks"] if check["status"] != "pass"]

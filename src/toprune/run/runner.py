@@ -52,6 +52,7 @@ class Runner:
         providers: Sequence[str] | None = None,
         max_length: int | None = None,
         batch_tokens: int = 2048,
+        dense: str | Path | None = None,
     ):
         """Load a bundle and check that its files belong together.
 
@@ -63,6 +64,7 @@ class Runner:
             providers: execution providers of onnxruntime; None: the CPU.
             max_length: tokens of a text, at most the bundle's own limit, which is the default.
             batch_tokens: live tokens per batch; the graph's linear layers skip the padding.
+            dense: the directory of the dense model, exported too, for `rank` to rescore with.
         """
         bundle = Path(bundle)
         if precision not in GRAPHS:
@@ -84,6 +86,15 @@ class Runner:
         self._reader: Reader = open_reader(bundle, self.manifest, self.max_length)
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
+        self._dense: Runner | None = None
+        if dense is not None:
+            how: Any = {"threads": threads, "runtime": runtime, "providers": providers}
+            self._dense = Runner(dense, batch_tokens=batch_tokens, **how)
+            if self._dense.task.NAME != self.task.NAME:
+                raise UserError(
+                    f"the dense model {dense} is for the task {self._dense.task.NAME}, the bundle "
+                    f"for {self.task.NAME}; give the model that was pruned"
+                )
 
     def __call__(self, texts: Iterable[Input]) -> Any:
         """Run the model on texts.
@@ -124,6 +135,47 @@ class Runner:
         """
         for chunk, rows, outputs in self._chunks(_iterate(texts), first):
             yield from self.task.predictions(outputs, rows, chunk, self.manifest.labels)
+
+    def rank(
+        self, query: str, documents: Iterable[str], *, rescore: int = 0
+    ) -> list[dict[str, Any]]:
+        """Order documents by how well they answer a query.
+
+        Args:
+            query: the first text of every pair.
+            documents: the second texts.
+            rescore: so many of the best documents are scored again by the dense model. They stay
+                above the others; scores of two models are never compared.
+
+        Returns:
+            One dict per document, best first: `document`, its number from 0; `score`; and
+            `rescored`, whether the score is the dense model's. Equal scores keep their order.
+        """
+        if not self.task.RANKS:
+            raise UserError(f"the task {self.task.NAME} orders no documents; use predict(texts)")
+        if rescore < 0 or (rescore and self._dense is None):
+            raise UserError(
+                f"rescore={rescore} needs 0 or more documents and a dense model; open the bundle "
+                'with Runner("pruned/", dense="dense/")'
+            )
+        pairs = [(query, document) for document in _iterate(documents)]
+        ordered = self._ordered(pairs, range(len(pairs)))
+        if not rescore or self._dense is None:
+            return ordered
+        best = self._dense._ordered(pairs, sorted(one["document"] for one in ordered[:rescore]))
+        return [one | {"rescored": True} for one in best] + ordered[rescore:]
+
+    def _ordered(
+        self, pairs: Sequence[tuple[str, str]], chosen: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """The chosen pairs, best first: by logits, because high scores may round to one number."""
+        logits: list[float] = []
+        scores: list[float] = []
+        for chunk, rows, outputs in self._chunks(iter([pairs[i] for i in chosen])):
+            logits += self.task.by_text(outputs, rows, len(chunk))[:, 0].tolist()
+            scores += [one["score"] for one in self.task.predictions(outputs, rows, chunk, None)]
+        order = sorted(range(len(chosen)), key=lambda i: -logits[i])
+        return [{"document": chosen[i], "score": scores[i], "rescored": False} for i in order]
 
     def stream(self, texts: Iterable[Input]) -> Iterator[np.ndarray]:
         """Run the model on texts one by one, in memory that does not grow with their number.

@@ -47,6 +47,7 @@ class Task(Protocol):
     BY_TOKEN: ClassVar[bool] = False  # the head answers for every token
     TARGET_BY_TOKEN: ClassVar[bool] = False  # so does the training target, which is padded then
     FINDS_SPANS: ClassVar[bool] = False  # the answer is a span of the second text
+    RANKS: ClassVar[bool] = False  # the score of a pair orders the second texts of one first text
     POOLS: ClassVar[bool] = False  # there is no head: token states are pooled to one vector
     # For reports and the model card.
     HUB_TAG: ClassVar[str]  # the hub's pipeline tag

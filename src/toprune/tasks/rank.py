@@ -38,6 +38,7 @@ class Rank(Task):
     OUTPUTS: ClassVar[tuple[str, ...]] = ("logits",)
     NUM_OUTPUTS: ClassVar[int | None] = 1
     KEEPS_FIRST: ClassVar[bool] = True
+    RANKS: ClassVar[bool] = True
     PAIR_ROLES: ClassVar[tuple[str, str] | None] = ("query", "document")
     READS: ClassVar[Reads] = Reads(
         "the task rank reads a query (--text), a document (--pair) and a relevance (--label)",
