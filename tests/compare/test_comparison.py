@@ -562,7 +562,7 @@ def command(*words: Any) -> Result:
 def test_command_line(model: Path, tmp_path: Path):
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
     write_rows(data, synthetic.rows(60, 0))
-    words = ("--model", model, "--data", data, "--epochs", 0, "--out", out)
+    words = ("--model", model, "--data", data, "--epochs", 0, "--soft-steps", 400, "--out", out)
     done = command(
         *(*words, "--methods", "top, random", "--budgets", "2x, 50x", "--seeds", "0", "--json"),
     )
@@ -580,6 +580,7 @@ def test_command_line(model: Path, tmp_path: Path):
         assert (out / row["bundle"] / "plan.json").exists()
     assert all("budget 50x is out of reach" in row["error"] for row in unreachable)
     assert report["settings"]["training"]["epochs"] == 0
+    assert report["settings"]["training"]["soft_steps"] == 400
 
     again = command(*words, "--methods", "top", "--budgets", "2x", "--time")
     assert again.exit_code == 0, again.output

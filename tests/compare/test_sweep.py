@@ -356,6 +356,7 @@ def test_command_line(place: Path, tmp_path: Path):
         ("weights = [0, 1e-1]", "weights = [true]", "weights must be a list of numbers"),
         ("epochs = 0", 'epochs = "5"', "epochs must be a number from 0 on, not '5'"),
         ("epochs = 0", "epoch = 0", "there is no key epoch; there are: budgets, methods"),
+        ("epochs = 0", "soft_steps = 0.5", "soft_steps must be a whole number from 0 on"),
         ("epochs = 0", "seeds = [0.5]", "seeds must be a list of whole numbers"),
         ("epochs = 0", "batch_size = 0", "batch_size must be a whole number from 1 on"),
         ("[tasks.marks]", "[tasks]", "tasks.model must be a table"),

@@ -17,6 +17,7 @@ from toprune.bundle.bundle import Bundle
 from toprune.compare.bench import bench
 from toprune.errors import OutOfReach, UserError
 from toprune.export.export import export
+from toprune.methods.common import BRAKE
 from toprune.methods.ltp import LAMBDA, Ltp, SoftThreshold, Thresholds
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
@@ -99,7 +100,7 @@ def test_soft_masks_and_penalty_by_hand() -> None:
     with torch.no_grad():
         saved = float(result.sparsity())
     assert 0 < saved < 1
-    factor = LAMBDA * math.exp(0 - saved)
+    factor = LAMBDA * math.exp(-(1 + BRAKE) * saved)
     assert float(result.penalty().detach()) == pytest.approx(factor * wanted, rel=1e-6)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from support.models import make_model
 from support.strategies import make_plan, pad, random_text
+from toprune.methods.common import BRAKE, LEAST
 from toprune.methods.power_bert import LAMBDA, Extract, PowerBert, SoftExtract
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
@@ -31,7 +32,7 @@ def test_penalty_is_the_sum_of_layer_number_times_mass() -> None:
         extract.log_lambda.fill_(math.log(0.1))
     extract.progress = 0.0
     sparsity = float(extract.sparsity().detach())
-    moved = math.exp(0 - sparsity)  # above its target: lambda shrinks by as much
+    moved = math.exp(-(1 + BRAKE) * sparsity)  # beyond its target: lambda shrinks, and brakes
     assert float(extract.penalty().detach()) == pytest.approx(
         0.1 * moved * (1 * 3.5 + 2 * 1.5 + 3 * 0.25), rel=1e-5
     )
@@ -48,6 +49,23 @@ def test_lambda_follows_the_budget() -> None:
         extract.r.zero_()
     extract.penalty()
     assert float(extract.log_lambda) < before + 0.5
+
+
+def test_lambda_comes_back() -> None:
+    """Masks that went too far, for a thousand steps: the coefficient has not vanished."""
+    extract = selector()
+    extract.progress = 0.0
+    with torch.no_grad():
+        extract.r.fill_(0.1)
+        for _ in range(1000):
+            braked = float(extract.step_lambda())
+        assert float(extract.log_lambda) == pytest.approx(math.log(LEAST * LAMBDA))
+        assert braked < 1e-3 * LEAST * LAMBDA
+        extract.progress = 1.0
+        extract.r.fill_(1.0)
+        for _ in range(20):
+            extract.step_lambda()
+        assert float(extract.step_lambda()) > LAMBDA
 
 
 def test_retention_is_the_mass_and_never_grows() -> None:

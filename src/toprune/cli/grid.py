@@ -55,6 +55,7 @@ GRID = {
     "seeds": WHOLES,
     "weights": NUMBERS,
     "epochs": NUMBER,
+    "soft_steps": WHOLE,
     "lr": NUMBER,
     "batch_size": COUNT,
     "bf16": FLAG,
@@ -100,6 +101,7 @@ def read_grid(path: Path) -> "Grid":
                 check(value)
     training = Training(
         epochs=content.get("epochs", Training.epochs),
+        soft_steps=content.get("soft_steps", Training.soft_steps),
         lr=content.get("lr", Training.lr),
         batch_size=content.get("batch_size", Training.batch_size),
         bf16=content.get("bf16", Training.bf16),

@@ -55,6 +55,7 @@ def compare(
     epochs: Annotated[
         float, typer.Option(min=0, help="Epochs in all, for every method.")
     ] = Training.epochs,
+    soft_steps: o.SoftSteps = Training.soft_steps,
     out: Annotated[
         Path, typer.Option(help="Directory of a new comparison, or of one to continue.")
     ],
@@ -109,7 +110,9 @@ def compare(
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
         ),
-        training=Training(epochs=epochs, lr=lr, batch_size=batch_size, bf16=bf16),
+        training=Training(
+            epochs=epochs, soft_steps=soft_steps, lr=lr, batch_size=batch_size, bf16=bf16
+        ),
         seeds=parse.numbers("--seeds", seeds, "0,1,2"),
         protect_first=protect_first,
         timed=timed,

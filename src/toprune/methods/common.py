@@ -1,7 +1,9 @@
 """What several methods share: a coefficient that follows the budget, and token predictors.
 
 Some papers set lambda, the weight of their sparsity loss, by hand for every task. Here it grows
-while the expected FLOPs are above a linearly falling target, and shrinks below it.
+while the expected FLOPs are above a linearly falling target, and shrinks below it. Where masks have
+gone too far it is small at once, but what it has learned is kept within limits: a lambda that has
+vanished could not stop them when they come back.
 """
 
 import math
@@ -27,6 +29,8 @@ from toprune.training.thresholds import meet
 
 RECENT = 0.1  # weight of the last batch in a moving average
 GAIN = 1.0  # change of log lambda in a step, per unit of distance to the target sparsity
+BRAKE = 20.0  # how much smaller log lambda is, per unit of distance beyond the target
+LEAST = 0.01  # of lambda, in units of its start
 TOKENS = 50_000  # on which a predictor is fitted
 PASSES, ROWS, RATE = 20, 512, 3e-3  # of that fit: passes, batch size, learning rate
 
@@ -48,7 +52,8 @@ class Coefficient(nn.Module):
         largest: float = math.inf,
     ):
         super().__init__()
-        self.sizes, self.lengths, self.largest = sizes, lengths, largest
+        self.sizes, self.lengths = sizes, lengths
+        self.limits = math.log(LEAST * start), math.log(largest)  # of log lambda
         self.restore: Restore = restore
         self.log_lambda: Tensor
         self.register_buffer("log_lambda", torch.tensor(start).log())
@@ -71,9 +76,10 @@ class Coefficient(nn.Module):
     def step_lambda(self) -> Tensor:
         """lambda, after one step towards the target."""
         with torch.no_grad():
-            self.log_lambda += GAIN * (self.target() - self.sparsity())
-            self.log_lambda.clamp_(max=math.log(self.largest))
-        return self.log_lambda.exp()
+            gap = self.target() - self.sparsity()
+            self.log_lambda += GAIN * gap
+            self.log_lambda.clamp_(*self.limits)
+        return (self.log_lambda + BRAKE * gap.clamp(max=0)).exp()
 
     def multipliers(self) -> list[nn.Parameter]:
         return []
