@@ -7,6 +7,7 @@ paper, we follow what will be executed: ratios are cumulative shares of the orig
 are weighted inside the softmax, and the target is over the user's own lengths.
 """
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from toprune.data.recipes import Recipe
 from toprune.errors import OutOfReach
+from toprune.io.atomic import write_text
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, expected_share
@@ -31,7 +33,15 @@ from toprune.training.job import Job, Method, Outcome
 from toprune.training.ranking_losses import RANK_LOSSES, Ranking
 from toprune.training.settings import Stage, setting
 from toprune.training.soft_policy import Learn
-from toprune.training.stages import calibrated, probes_of, run, soft_stage
+from toprune.training.stages import (
+    CALIBRATION_TEXTS,
+    calibrated,
+    once,
+    probes_of,
+    run,
+    soft_stage,
+)
+from toprune.training.target import TARGETS, Target, target_distances
 
 DENSE = 0.01  # sparsity at which a projected run starts; at zero the shift would be infinite
 BESIDE = 0.1  # factor of the ranking distillation's weight in the hard stage
@@ -62,6 +72,12 @@ class Top(Method):
     )
     slope: float = setting(
         30.0, "How much lower the mask of the worst rank starts than that of the best rank."
+    )
+    target: Literal["last", "middle", "middles", "auto"] = setting(
+        "last",
+        "Layers of the dense model whose ranking `received` learns: last, middle, middles (their "
+        "mean), or auto, the one by which the frozen model loses least.",
+        later=True,
     )
 
     NAME: ClassVar[str] = "top"
@@ -99,6 +115,24 @@ class Top(Method):
             return _repaired(job, policy.selector), expected
 
         return soft_stage(job, begin, end, resume=resume)
+
+    def ranking_target(self, job: Job) -> Target:
+        """The setting. `auto` drops tokens by each ranking, on some training texts."""
+        by_token = job.restore == "last" or job.task.BY_TOKEN
+        if job.score != "received" or by_token or job.soft_epochs == 0:
+            return "last"  # there it is not distilled
+        if self.target != "auto":
+            return self.target
+        path = job.work / "target.json"
+
+        def compute() -> None:
+            batches, plan = job.sample_batches(CALIBRATION_TEXTS), job.geometric(self.first, None)
+            distances = target_distances(job.model, job.task, batches, plan)
+            write_text(path, json.dumps(distances))
+
+        once(path, compute)
+        distances = json.loads(path.read_text(encoding="utf-8"))
+        return min(TARGETS, key=lambda target: distances[target])
 
     def default_score(self, recipe: Recipe) -> Score:
         return recipe.score

@@ -23,6 +23,7 @@ from toprune.tasks import settings_of as task_settings
 from toprune.training.batches import Collate, in_batches
 from toprune.training.ranking_losses import Ranking
 from toprune.training.settings import Stage, Training, recorded
+from toprune.training.target import Target
 
 
 class Method(Protocol):
@@ -51,6 +52,10 @@ class Method(Protocol):
     def search(self, job: "Job", *, resume: bool) -> "Method":
         """The same method with the settings that short trial runs choose (`auto_weight`)."""
         raise UserError(f"{self.NAME} distils no ranking, so there is no weight to search")
+
+    def ranking_target(self, job: "Job") -> Target:
+        """The ranking of the dense model that the score `received` is to learn."""
+        return "last"
 
     def for_comparison(self) -> "Method":
         """This method as new comparisons run it: with its whole search, from a calibrated start."""
@@ -81,6 +86,7 @@ class Job:
     cut: int | None = None  # tokens after which texts end for the student
     short: Sequence[dict[str, Any]] | None = None  # features of the texts that are cut there
     before: Sizes | None = None  # of the dense model, where the method removes layers or weights
+    target: Target = "last"  # what the score `received` is to rank like
     shared: Path | None = None  # directory with the dense model's outputs, shared between runs
 
     @property

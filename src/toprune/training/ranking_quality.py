@@ -72,7 +72,8 @@ def ranking_report(job: Job, quality: dict[str, list[float]]) -> dict[str, Any]:
         {"layer": layer} | {moment: values[i] for moment, values in quality.items()}
         for i, layer in enumerate(ranking_layers(job))
     ]
-    return {"ranking": {"target": "last" if job.score == "received" else "probe", "layers": rows}}
+    target = job.target if job.score == "received" else "probe"
+    return {"ranking": {"target": target, "layers": rows}}
 
 
 def _scores(layer: int, state: Tensor, received: Tensor | None, probes: Tensor | None) -> Tensor:

@@ -50,6 +50,7 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     check_reach(job)
     job.work.mkdir(parents=True, exist_ok=True)
     job = replace(job, training=job.training.for_stages(job.method.STAGES))
+    job = replace(job, target=job.method.ranking_target(job))
     dense = copy.deepcopy(job.model).eval() if _needs_dense_states(job) else None
     quality = _ranking_now(job, "start")
     outcome = job.method.learn(job, resume=resume)
@@ -148,7 +149,8 @@ def _advancing(batches: Sequence[dict[str, Tensor]], advance: Any) -> Iterator[d
 def teacher_of(job: Job) -> Teacher:
     """The dense model's outputs. The first call runs that model."""
     probes = probes_of(job)
-    folder = job.teacher_folder / ("teacher" if probes is None else "teacher-probe")
+    kind = "-probe" if probes is not None else "" if job.target == "last" else f"-{job.target}"
+    folder = job.teacher_folder / f"teacher{kind}"
 
     def compute() -> None:
         with bar("running the dense model", len(job.features)) as advance:
@@ -158,6 +160,7 @@ def teacher_of(job: Job) -> Teacher:
                 job.features,
                 Collate(job.tokenizer),
                 probes=probes,
+                target=job.target,
                 bf16=job.training.bf16 is True,
                 progress=advance,
             )

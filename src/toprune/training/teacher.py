@@ -24,6 +24,7 @@ from toprune.pruning.tokens import by_probe
 from toprune.tasks import Task
 from toprune.training.batches import Collate, in_batches
 from toprune.training.features import tokens_in
+from toprune.training.target import Target, record_received, target_layers, target_scores
 
 SPILL = 1 << 30
 
@@ -76,21 +77,13 @@ def _read(path: Path) -> np.ndarray:
     return np.load(path, mmap_mode="r" if path.stat().st_size > SPILL else None)
 
 
-def record_scores(probes: Tensor | None, last: int, *, whole: bool) -> Record:
-    """Keep every token and record how each was scored, (B, S) a layer: by the probes, or by the
-    attention received in the last layer."""
-    if probes is None:  # the attention received in the last layer needs all of its rows
-        return Record([last], _log_received, scored=True, protection=Protection(restore="last"))
+def _record_probes(probes: Tensor, *, whole: bool) -> Record:
+    """Keep every token and record how the probe of each layer scores it, (B, S) a layer."""
     return Record(
-        range(last),
+        range(len(probes)),
         lambda layer, state, _: by_probe(state, probes[layer]),
         protection=Protection(restore="last" if whole else "none"),
     )
-
-
-def _log_received(_: int, __: Tensor, received: Tensor | None) -> Tensor:
-    assert received is not None
-    return received.clamp_min(1e-9).log()
 
 
 def teach(
@@ -100,13 +93,15 @@ def teach(
     collate: Collate,
     *,
     probes: Tensor | None,
+    target: Target = "last",
     bf16: bool = False,
     progress: Any = None,
 ) -> Teacher:
     """Run the dense model over the training set once.
 
-    The target of the ranking is the attention received in the last layer (ToP); with probes it is
-    the dense model's probe score in each layer, which keeps the ranking where it was fitted.
+    The target of the ranking is the attention received in the last layer (ToP), or in the layers of
+    another `target`; with probes it is the dense model's probe score in each layer, which keeps the
+    ranking where it was fitted.
 
     Args:
         bf16: compute products in bfloat16, as in the training of the student.
@@ -117,8 +112,10 @@ def teach(
     sizes = sizes_of(model)
     layers = sizes.layers
     whole = reads_all(task, model.config)
-    record = record_scores(probes, layers - 1, whole=whole)
-    columns = 1 if probes is None else len(probes)
+    if probes is None:
+        record, columns = record_received(target_layers(target, layers)), 1
+    else:
+        record, columns = _record_probes(probes, whole=whole), len(probes)
     scores = _allocate(starts[-1], columns)
     logits: np.ndarray | None = None  # its width is known after the first batch
     states = _allocate(0 if whole else len(features), layers, sizes.width, dtype=np.float16)
@@ -134,8 +131,8 @@ def teach(
                     logits = _allocate(lines, batch_logits.shape[-1])
                 if not whole:
                     states[rows] = first_states(out.hidden_states).half().numpy(force=True)
-                batch_scores = torch.stack(record.values, -1).float()  # (B, S, P)
-                batch_scores = batch_scores.numpy(force=True)
+                values = [target_scores(record.values)] if probes is None else record.values
+                batch_scores = torch.stack(values, -1).float().numpy(force=True)  # (B, S, P)
                 for b, row in enumerate(rows):
                     part = slice(starts[row], starts[row + 1])
                     scores[part] = batch_scores[b, : lengths[row]]

@@ -129,6 +129,8 @@ def _ranking(report: Report) -> str:
     ]
     target = {
         "last": "the attention that tokens receive in the dense model's last layer",
+        "middle": "the attention that tokens receive in the dense model's middle layer",
+        "middles": "the attention that tokens receive in the dense model's middle layers",
         "probe": "the dense model's probe scores in the same layer",
     }[ranking["target"]]
     return block(
