@@ -2,6 +2,7 @@
 fail with the right line, and good ones pass."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
@@ -19,9 +20,11 @@ from support.tables import write_rows
 from support.toy_bundle import LABELS, make_bundle
 from toprune import Bundle, Data, GateResult, Plan, gate
 from toprune.export.export import export
-from toprune.inspection.gate.checks import Check, bands, check_all, check_group
+from toprune.inspection.gate.answers import open_file, side_by_side, text_numbers, tokens_of
+from toprune.inspection.gate.checks import Check, bands, check_all, check_group, level_of
 from toprune.inspection.gate.gate import FILLED
 from toprune.plan.plan import Step
+from toprune.tasks.intervals import cautious_difference
 
 IDS = {word: i for i, word in enumerate(SPECIAL + WORDS)}
 SIGNS = ("w0", "w1", "w2")  # of the three classes
@@ -200,6 +203,44 @@ def test_every_task(name: str, tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_some_answers_equal_the_answers_to_some(name: str, tmp_path: Path):
+    """To take a part of what was read is to read a part."""
+    task, _ = TASKS[name]
+    model = open_file(make_bundle(tmp_path / "bundle", task=task, labels=None), "fp32", 1)
+    examples = make_examples(task, 32)
+    chosen = np.array([9, 8, 31, *range(16, 24)])  # queries have four documents each
+    part, every = model.answer(examples.take(chosen)), model.answer(examples)
+    taken = every.take(text_numbers(examples, chosen, task))
+    assert [row.text for row in taken.rows] == [row.text for row in part.rows]
+    assert taken.tokens.tolist() == part.tokens.tolist()
+    for a, b in zip(taken.outputs, part.outputs, strict=True):
+        np.testing.assert_allclose(a, b)
+    statistics = [
+        task.statistics(one.outputs, one.rows, examples.take(chosen)) for one in (taken, part)
+    ]
+    np.testing.assert_allclose(*statistics)
+
+
+def test_documents_of_a_query_stay_in_one_range(tmp_path: Path):
+    task, _ = TASKS["rank"]
+    model = open_file(make_bundle(tmp_path / "bundle", task=task), "fp32", 1)
+    examples = make_examples(task, 32)
+    tokens = tokens_of(examples, model.answer(examples)).reshape(-1, 4)
+    assert (tokens == tokens[:, :1]).all()
+    assert len(np.unique(tokens)) > 4
+
+
+def test_other_windows_are_refused(tmp_path: Path):
+    task, _ = TASKS["answer"]
+    model = open_file(make_bundle(tmp_path / "bundle", task=task), "fp32", 1)
+    examples = make_examples(task, 8)
+    whole = model.answer(examples)
+    shorter = replace(whole, rows=whole.rows[1:], outputs=whole.outputs[1:])
+    with one_line_error("--max-length"):
+        side_by_side(shorter, whole, examples, None)
+
+
 WIDE: Any = {"max_loss": 50, "min_agreement": "50%"}
 
 
@@ -249,9 +290,6 @@ def test_a_group_fails_by_its_near_end(name: str, ends: tuple[float, float, floa
 
 def test_good_groups_rarely_fail_by_chance():
     """Twenty classes of twenty texts, of which 2 % are lost and 2 % won: 40 good models."""
-    from toprune.inspection.gate.checks import level_of
-    from toprune.tasks.intervals import cautious_difference
-
     rng = np.random.default_rng(0)
     harmed = 0
     for lost, won in rng.binomial(20, 0.02, (40, 2, 20)):
