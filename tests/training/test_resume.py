@@ -18,6 +18,10 @@ from support.tables import write_rows
 from toprune.api import finetune, prune
 from toprune.bundle import workdir
 from toprune.errors import UserError
+from toprune.methods.adapler import AdapLeR
+from toprune.methods.ltp import Ltp
+from toprune.methods.tr_bert import TrBert
+from toprune.training.job import Method
 from toprune.training.settings import Training
 from toprune.training.trainer import StageTrainer, last_checkpoint
 
@@ -68,6 +72,22 @@ def test_prune_ends_the_same(
     prune(untrained, ROWS, "2x", out=halved, resume=True, training=changed)
     same(uninterrupted(changed), halved)
     assert not halved.with_name("halved.partial").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", [AdapLeR(), Ltp(start="calibrated"), TrBert(samples=2)])
+def test_a_search_ends_the_same(method: Method, untrained: Path, tmp_path: Path):
+    """What a search starts from is computed again, from the dense model."""
+    whole, halved = tmp_path / "whole", tmp_path / "halved"
+    options: dict[str, Any] = {"method": method, "training": TRAINING}
+    prune(untrained, ROWS, "2x", out=whole, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, "soft", 10)
+        with pytest.raises(Stopped):
+            prune(untrained, ROWS, "2x", out=halved, **options)
+    prune(untrained, ROWS, "2x", out=halved, resume=True, **options)
+    same(whole, halved)
 
 
 @pytest.mark.slow
