@@ -53,7 +53,7 @@ class Half(Learner):
 def prepare(length: int) -> dict[str, Any]:
     task = Classify()
     torch.manual_seed(0)
-    rows = split(read_reviews(), 4 * BATCH * BATCHES, 0)["train"]
+    rows = split(read_reviews(), 4 * BATCH * BATCHES, 0, 0)["train"]
     examples = Examples([r["text"] for r in rows], None, [r["label"] for r in rows])
     tokenizer = load_tokenizer(model_directory())
     features = encode(tokenizer, task, examples, length)

@@ -47,7 +47,7 @@ def prepare(score: str) -> dict[str, Any]:
     """Learners of every kind on the same dense model, and the batches that all of them see."""
     task = Classify()
     torch.manual_seed(0)
-    rows = split(read_reviews(), 2 * BATCH * BATCHES, 0)["train"]
+    rows = split(read_reviews(), 2 * BATCH * BATCHES, 0, 0)["train"]
     examples = Examples([r["text"] for r in rows], None, [r["label"] for r in rows])
     dense = load_model(model_directory(), task, examples, new_head=True)
     tokenizer = load_tokenizer(model_directory())
