@@ -216,10 +216,9 @@ def test_some_answers_equal_the_answers_to_some(name: str, tmp_path: Path):
     assert taken.tokens.tolist() == part.tokens.tolist()
     for a, b in zip(taken.outputs, part.outputs, strict=True):
         np.testing.assert_allclose(a, b)
-    statistics = [
-        task.statistics(one.outputs, one.rows, examples.take(chosen)) for one in (taken, part)
-    ]
-    np.testing.assert_allclose(*statistics)
+    some = examples.take(chosen)
+    one, other = (task.statistics(x.outputs, x.rows, some) for x in (taken, part))
+    np.testing.assert_allclose(one, other)
 
 
 def test_documents_of_a_query_stay_in_one_range(tmp_path: Path):
