@@ -57,6 +57,42 @@ def _accuracy() -> str:
     return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
 
 
+def headline_rows() -> dict[tuple[str, float], str]:
+    """README's rows by task and reduction: MiniLM, with the ladder's times where it has them."""
+    groups: dict[tuple[str, str], Runs] = defaultdict(list)
+    for run in load("accuracy"):
+        task, _, model = run["name"].partition("-")
+        if model == "minilm":
+            groups[task, run["budget"]["asked"]].append(run)
+    rows: dict[tuple[str, float], str] = {}
+    for (task, budget), runs in groups.items():
+        title, (metric, *_) = TITLES[task]
+        dense, pruned = (_mean(runs, part, metric, "value") for part in ("dense", "pruned"))
+        flops = statistics.mean(run["budget"]["executed"]["unpadded"] for run in runs)
+        cells = (
+            f"{title} ({metric}), `{runs[0]['method']}`",
+            f"{flops:.1f}x",
+            f"{dense:.1f}",
+            f"{pruned:.1f}",
+            _gap(runs, metric),
+            *_faster(task, budget),
+        )
+        rows[task, float(budget.removesuffix("x"))] = f"| {' | '.join(cells)} |"
+    return rows
+
+
+def _faster(task: str, budget: str) -> tuple[str, str, str]:
+    """Times as fast: fp32 and int8 over dense of the same precision, int8 over dense fp32."""
+    path = RESULTS / "ladder" / f"{task}.json"
+    points = json.loads(path.read_text())["points"] if path.exists() else []
+    ms = {(p["budget"], p["precision"]): p["ms"] for p in points if p["model"] == "minilm"}
+    if (budget, "int8") not in ms:
+        return "", "", ""
+    pairs = (("fp32", "fp32"), ("int8", "int8"), ("fp32", "int8"))
+    fp32, int8, both = (f"{ms['1x', a] / ms[budget, b]:.2f}x" for a, b in pairs)
+    return fp32, int8, both
+
+
 def _defaults() -> str:
     """Candidates for the defaults of `prune`, judged on held-out training texts."""
     groups: dict[tuple[str, str, str], Runs] = defaultdict(list)
