@@ -3,10 +3,11 @@
 
     python benchmarks/accuracy.py imdb-minilm imdb-gte --bf16            # what is not there yet
     python benchmarks/accuracy.py mrpc-minilm --budgets 3x --seeds 0 1 2 --bf16
+    python benchmarks/accuracy.py imdb-minilm --methods top --bf16
 
-Each dense model is made once. It is pruned by `joint`, with unlabelled texts that it was not
-fine-tuned on. Recipes were chosen on held-out training texts (defaults.py), nothing by a reported
-set. Models and bundles go to the
+Each dense model is made once. It is pruned by `joint`, and long texts by `top`, too, with
+unlabelled texts that it was not fine-tuned on. Recipes were chosen on held-out training texts
+(defaults.py), nothing by a reported set. Models and bundles go to the
 cache directory, one JSON a run to results/accuracy. A run that was stopped goes on.
 """
 
@@ -14,7 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,9 @@ from toprune.api import Data, finetune, prune
 from toprune.cli.demo import model_directory
 from toprune.data.examples import Examples
 from toprune.export.export import export
-from toprune.methods.joint import Joint
-from toprune.plan.plan import Score
 from toprune.report.environment import environment
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
-from toprune.training.job import Method
 from toprune.training.settings import Training
 
 RESULTS = Path(__file__).parent / "results" / "accuracy"
@@ -62,8 +60,7 @@ class Subject:
     dense: Training
     pruning: Training
     budgets: dict[str, tuple[str, ...]]  # by model
-    score: Score | None = None  # None: the method's default
-    method: Method = field(default_factory=Joint)
+    methods: tuple[str, ...] = ("joint",)
 
 
 def reviews() -> Sets:
@@ -108,7 +105,7 @@ SUBJECTS = {
         _dense(2),
         Training(soft_epochs=0.5, hard_epochs=2, batch_size=16, token_states=True),
         {"minilm": ("3x", "5x"), "gte": ("3x", "5x", "8x")},
-        score="probes",
+        ("top", "joint"),
     ),
     "20news": Subject(
         "classify",
@@ -117,7 +114,7 @@ SUBJECTS = {
         _dense(3),
         Training(soft_epochs=0.5, hard_epochs=3.5, batch_size=16, token_states=True),
         {"minilm": ("3x", "5x"), "gte": ("3x", "5x", "8x")},
-        score="probes",
+        ("top", "joint"),
     ),
     "mrpc": Subject(
         "classify",
@@ -126,7 +123,6 @@ SUBJECTS = {
         _dense(4, dropout=True),
         PAIRS_PRUNING,
         {"minilm": ("2x", "3x"), "gte": ("2x", "3x")},
-        score="probes",
     ),
     "stsb": Subject(
         "regress",
@@ -135,7 +131,6 @@ SUBJECTS = {
         _dense(4, dropout=True),
         PAIRS_PRUNING,
         {"minilm": ("2x", "3x"), "gte": ("2x", "3x")},
-        score="probes",
     ),
 }
 NAMES = [f"{name}-{model}" for name, subject in SUBJECTS.items() for model in subject.budgets]
@@ -163,8 +158,8 @@ def dense_model(name: str, chosen: Sets, *, bf16: bool) -> Path:
     return out
 
 
-def measure(name: str, budget: str, seed: int, *, bf16: bool) -> None:
-    path = RESULTS / f"{name}-{budget}-{seed}.json"
+def measure(name: str, method: str, budget: str, seed: int, *, bf16: bool) -> None:
+    path = RESULTS / f"{name}-{budget}-{method}-{seed}.json"
     if path.exists():
         return
     subject = SUBJECTS[name.partition("-")[0]]
@@ -181,8 +176,7 @@ def measure(name: str, budget: str, seed: int, *, bf16: bool) -> None:
         budget,
         task=subject.task,
         out=out,
-        method=subject.method,
-        score=subject.score,
+        method=method,
         training=replace(subject.pruning, bf16=bf16, seed=seed),
         known=CACHE / "known" / f"{name}-{seed}",
         resume=True,
@@ -196,8 +190,8 @@ def measure(name: str, budget: str, seed: int, *, bf16: bool) -> None:
     result = {key: report[key] for key in keys} | {
         "name": name,
         "seed": seed,
-        "method": subject.method.NAME,
-        "method_settings": vars(subject.method),
+        "method": method,
+        "method_settings": report["provenance"]["settings"]["method_settings"],
         "score": plan.score,
         "steps": [[step.layer, str(step.keep)] for step in plan.steps],
         "fine_tuned_on": len(chosen.fine_tuning),
@@ -221,14 +215,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="+", choices=NAMES, metavar="name", help=", ".join(NAMES))
     parser.add_argument("--budgets", nargs="+", help="only these")
+    parser.add_argument("--methods", nargs="+", help="only these")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--bf16", action="store_true", help="train with products in bfloat16")
     args = parser.parse_args()
     for seed in args.seeds:
         for name in args.names:
             task, _, model = name.partition("-")
-            for budget in args.budgets or SUBJECTS[task].budgets[model]:
-                measure(name, budget, seed, bf16=args.bf16)
+            for method in args.methods or SUBJECTS[task].methods:
+                for budget in args.budgets or SUBJECTS[task].budgets[model]:
+                    measure(name, method, budget, seed, bf16=args.bf16)
 
 
 if __name__ == "__main__":

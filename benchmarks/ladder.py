@@ -35,9 +35,9 @@ ROUNDS, SECONDS = 15, 240.0
 SEED = 0  # of pruned models
 
 
-def bundles(task: str) -> dict[tuple[str, str], Path]:
-    """Directories with ONNX files by model and budget; "1x" is dense."""
-    result: dict[tuple[str, str], Path] = {}
+def bundles(task: str) -> dict[tuple[str, str, str], Path]:
+    """Directories with ONNX files by model, method and budget."""
+    result: dict[tuple[str, str, str], Path] = {}
     for model in MODELS:
         name = f"{task}-{model}"
         dense, place = CACHE / "dense" / name, CACHE / "ladder" / name
@@ -46,11 +46,12 @@ def bundles(task: str) -> dict[tuple[str, str], Path]:
         if not place.exists():
             shutil.copytree(dense, place)
             export(place, int8=True)
-        result[model, "1x"] = place
+        result[model, "dense", "1x"] = place
         for budget in SUBJECTS[task].budgets[model]:
-            bundle = CACHE / "accuracy" / f"{name}-{budget}-{SEED}"
-            if (bundle / GRAPHS["int8"]).exists():
-                result[model, budget] = bundle
+            for method in SUBJECTS[task].methods:
+                bundle = CACHE / "accuracy" / f"{name}-{budget}-{method}-{SEED}"
+                if (bundle / GRAPHS["int8"]).exists():
+                    result[model, method, budget] = bundle
     return result
 
 
@@ -74,15 +75,21 @@ def climb(task: str) -> None:
     texts: list[Any] = reported.texts
     if reported.pairs is not None:
         texts = list(zip(reported.texts, reported.pairs, strict=True))
-    points = [
-        {"model": model, "budget": budget, "precision": precision, "bundle": bundle}
-        for (model, budget), bundle in found.items()
+    points: list[dict[str, Any]] = [
+        {
+            "model": model,
+            "method": method,
+            "budget": budget,
+            "precision": precision,
+            "bundle": bundle,
+        }
+        for (model, method, budget), bundle in found.items()
         for precision in GRAPHS
     ]
     for point in points:
         report = evaluate(Runner(point["bundle"], precision=point["precision"]), source)
         point["metrics"] = report["metrics"]
-        sets.say(f"{task} {point['model']} {point['budget']} {point['precision']}: measured")
+        sets.say(f"measured {point['bundle'].name}, {point['precision']}")
     with pinned(1):
         runs = {
             str(i): partial(
