@@ -51,8 +51,8 @@ def _accuracy() -> str:
             int8 = _mean(runs, "int8", metric, "value")
             same = 100 * statistics.mean(run["agreement"] for run in runs)
             lines.append(
-                f"| {title} ({metric}) | {MODELS[model]} | `{method}` | {budget} | {dense:.1f} | {pruned:.1f} "
-                f"| {_gap(runs, metric)} | {same:.1f} % | {int8:.1f} | {len(runs)} |"
+                f"| {title} ({metric}) | {MODELS[model]} | `{method}` | {budget} "
+                f"| {dense:.1f} | {pruned:.1f} | {_gap(runs, metric)} | {same:.1f} % | {int8:.1f} | {len(runs)} |"
             )
     every = [run for runs in groups.values() for run in runs]
     return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
