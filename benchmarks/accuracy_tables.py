@@ -52,7 +52,8 @@ def _accuracy() -> str:
             same = 100 * statistics.mean(run["agreement"] for run in runs)
             lines.append(
                 f"| {title} ({metric}) | {MODELS[model]} | `{method}` | {budget} "
-                f"| {dense:.1f} | {pruned:.1f} | {_gap(runs, metric)} | {same:.1f} % | {int8:.1f} | {len(runs)} |"
+                f"| {dense:.1f} | {pruned:.1f} | {_gap(runs, metric)} | {same:.1f} % "
+                f"| {int8:.1f} | {len(runs)} |"
             )
     every = [run for runs in groups.values() for run in runs]
     return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
