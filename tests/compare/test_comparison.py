@@ -184,8 +184,8 @@ def test_every_run_once_under_the_same_training(fakes: Fakes, call: Call, tmp_pa
     ("methods", "budgets", "seeds", "line"),
     [
         (["top", "tip"], ["2x"], [0], "method 'tip' is not known"),
-        (["top:accumulated"], ["2x"], [0], "by probe or received or probes: 'top:accumulated'"),
-        (["top:"], ["2x"], [0], "ranks tokens by probe or received"),
+        (["top:accumulated"], ["2x"], [0], "by probes or probe or received: 'top:accumulated'"),
+        (["top:"], ["2x"], [0], "ranks tokens by probes or probe or received"),
         (["top"], ["2x", "much"], [0], "budget 'much' is not valid"),
         (["top"], [], [0], "one budget"),
         ([], ["2x"], [0], "one method"),
@@ -572,7 +572,7 @@ def test_command_line(model: Path, tmp_path: Path):
     assert report == read(out)
     assert "2 of 4: random at 2x" in done.stderr
     top, random, *unreachable = report["rows"]
-    assert (top["score"], random["score"]) == ("probe", "random")
+    assert (top["score"], random["score"]) == ("probes", "random")
     for row in (top, random):
         assert row["executed"]["unpadded"] == pytest.approx(2, rel=0.01)
         assert row["examples"] == 6
