@@ -77,6 +77,24 @@ def test_outputs_that_only_the_manifest_knows(tmp_path: Path, monkeypatch: pytes
     not_run(tmp_path, "has None outputs, the manifest has None")
 
 
+@pytest.mark.parametrize("task", [Classify(stride=4), Answer(stride=4), Tags(), Embed()])
+def test_texts_that_are_tokenized_before(tmp_path: Path, task: Any):
+    run = Runner(make_bundle(tmp_path, task=task), threads=1)
+    words = ["w1 w2", "w3 " * 40, "w4"]
+    texts: list[Any] = [text.split() if task.READS.words else text for text in words]
+    if task.FINDS_SPANS:
+        texts = [("w5", text) for text in words]
+    encoded = run.encode(texts)
+    assert [one.text for one in encoded] == texts
+    assert [len(one.rows) > 1 for one in encoded] == [False, task.overlap is not None, False]
+    assert run.predict([encoded[2], texts[1], encoded[0]]) == run.predict(texts[::-1])
+    for prediction, logits in run.answers(encoded):
+        assert prediction.keys() == run.predict(texts)[0].keys()
+        assert (logits is None) == task.BY_TOKEN
+    if not task.BY_TOKEN:
+        np.testing.assert_array_equal([row for _, row in run.answers(encoded)], run(texts))
+
+
 def test_any_iterable(run: Runner):
     texts = mixed_texts(5)
     for kind in (tuple(texts), iter(texts), (text for text in texts)):

@@ -11,6 +11,7 @@ from toprune.data import images
 from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
+from toprune.run.encoded import Encoded, encode, read_rows
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
 from toprune.run.manifest import GRAPHS, Manifest, Precision
 from toprune.tasks.tokenize import Row, Text, Texts
@@ -133,8 +134,23 @@ class Runner:
         Returns:
             The answers of `predict`, in the order of the texts.
         """
+        return (prediction for prediction, _ in self.answers(texts, first=first))
+
+    def encode(self, texts: Iterable[Input]) -> list[Encoded]:
+        """Tokenize texts that run later; every method takes the results in place of texts."""
+        return encode(self._reader, list(_iterate(texts)))
+
+    def answers(
+        self, texts: Iterable[Input], *, first: int = 0
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
+        """Do the same as `predictions`, with the logits or the vector (C,) of each text beside its
+        answer; None if the head answers by token."""
         for chunk, rows, outputs in self._chunks(_iterate(texts), first):
-            yield from self.task.predictions(outputs, rows, chunk, self.manifest.labels)
+            answers = self.task.predictions(outputs, rows, chunk, self.manifest.labels)
+            logits: Iterable[np.ndarray | None] = [None] * len(chunk)
+            if not self.task.BY_TOKEN:
+                logits = self.task.by_text(outputs, rows, len(chunk))
+            yield from zip(answers, logits, strict=True)
 
     def rank(
         self, query: str, documents: Iterable[str], *, rescore: int = 0
@@ -216,8 +232,8 @@ class Runner:
     ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray]]]:
         """Texts, their rows and the output of each row, a chunk at a time."""
         while chunk := take_chunk(texts):
-            rows = self._reader.encode(chunk, first)
-            yield chunk, rows, self._outputs(rows, first)
+            plain, rows = read_rows(self._reader, chunk, first)
+            yield plain, rows, self._outputs(rows, first)
             first += len(chunk)
 
     def _outputs(self, rows: list[Row], first: int) -> list[np.ndarray]:

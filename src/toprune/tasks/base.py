@@ -175,6 +175,10 @@ class Task(Protocol):
         """
         ...
 
+    def probabilities(self, logits: np.ndarray) -> np.ndarray | None:
+        """(N, C) -> (N, C): the probability of every class; None: the outputs are no classes."""
+        return None
+
     def changes(self, sides: "SideBySide") -> "list[Change]":
         """The examples for which the two models give different answers."""
         ...

@@ -126,12 +126,16 @@ class Classify(Task):
     ) -> Predictions:
         """`label`, its name or id, and its probability as `score`."""
         logits = by_text(outputs, rows, len(texts))
-        weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)
-        scores = weights.max(-1) / weights.sum(-1)  # (N,): softmax of the chosen class
+        scores = self.probabilities(logits).max(-1)  # (N,)
         return [
             {"label": int(i) if labels is None else labels[i], "score": float(score)}
             for i, score in zip(logits.argmax(-1), scores, strict=True)
         ]
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Softmax."""
+        weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)
+        return weights / weights.sum(-1, keepdims=True)
 
     def changes(self, sides: SideBySide) -> list[Change]:
         dense, pruned = (logits.argmax(-1) for logits in sides.by_text())

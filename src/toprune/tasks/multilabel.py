@@ -153,7 +153,7 @@ class Multilabel(Task):
     ) -> Predictions:
         """`labels`, the names or ids chosen, and `scores`, the probability of every class."""
         logits = by_text(outputs, rows, len(texts)).astype(np.float64)
-        scores = np.exp(-np.logaddexp(0, -logits))  # sigmoid, without overflow
+        scores = self.probabilities(logits)
         names: Sequence[str | int] = labels or range(logits.shape[1])
         return [
             {
@@ -162,6 +162,10 @@ class Multilabel(Task):
             }
             for yes, row in zip(self._choose(logits), scores, strict=True)
         ]
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Sigmoid of each class, without overflow."""
+        return np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
 
     def changes(self, sides: SideBySide) -> list[Change]:
         dense, pruned = _choices(sides)
