@@ -23,6 +23,8 @@ from toprune.bundle.workdir import (
 )
 from toprune.data.presets import Schedule, preset_settings, with_preset
 from toprune.errors import UserError
+from toprune.io.devices import Device
+from toprune.models.device import placed
 from toprune.models.families import sizes_of
 from toprune.models.heads import restore_of
 from toprune.models.load import Source, fingerprint
@@ -43,7 +45,7 @@ from toprune.tasks import settings_of as task_settings
 from toprune.tasks.classify import all_class_names
 from toprune.tasks.side_by_side import SideBySide
 from toprune.training.batches import Collate, in_batches
-from toprune.training.distributed import processes
+from toprune.training.distributed import processes, use_device
 from toprune.training.evaluation import entering, load_outputs, save_outputs
 from toprune.training.features import lengths, rows_of
 from toprune.training.job import Job, Method, Outcome, dense_plan, settings_of
@@ -62,6 +64,7 @@ def finetune(
     tokenizer: Any = None,
     schedule: Schedule | None = None,
     training: Training | None = None,
+    device: Device = "auto",
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -77,13 +80,15 @@ def finetune(
         tokenizer: the model's own if None.
         schedule: of a task of GLUE: `short` or `paper`. `training` takes precedence.
         training: epochs, learning rate and so on.
+        device: what to train on: "auto" (a GPU if there is one), "cpu", "cuda" or "mps".
+            Afterwards the model is where it was before.
         resume: continue where a stopped run was.
         overwrite: replace what is in `out`.
 
     Returns:
         The report of the evaluation on the held-out examples.
     """
-    out = Path(out)
+    out, torch_device = Path(out), use_device(device)
     check_out(out, overwrite=overwrite or resume)
     request = resolve_finetune(
         model,
@@ -111,21 +116,22 @@ def finetune(
         check_settings(work, settings)
         dense, dropout = request.model, training.dropout is not False
         attach(dense, dense_plan(dense, restore_of(request.task, dense.config)))
-        try:
-            train(
-                Learner(dense, request.task, label_weight=1.0, dropout=dropout),
-                features,
-                Collate(request.tokenizer),
-                training,
-                epochs=training.stage_epochs[1],
-                out=work / "checkpoints",
-                label="fine-tuning",
-                resume=resume,
-            )
-        finally:
-            detach(dense)
-        outputs = request.outputs(tests)
-        report = evaluation_report(request.tuned_task(), outputs, rows_of(tests), request.held_out)
+        with placed(dense, torch_device):
+            try:
+                train(
+                    Learner(dense, request.task, label_weight=1.0, dropout=dropout),
+                    features,
+                    Collate(request.tokenizer),
+                    training,
+                    epochs=training.stage_epochs[1],
+                    out=work / "checkpoints",
+                    label="fine-tuning",
+                    resume=resume,
+                )
+            finally:
+                detach(dense)
+            outputs, tuned = request.outputs(tests), request.tuned_task()
+        report = evaluation_report(tuned, outputs, rows_of(tests), request.held_out)
         report = with_preset(report, request.preset)
         provenance = {"settings": settings, "run": run_id(settings)}
         more = {"max_length": request.limit, "provenance": provenance}
@@ -150,6 +156,7 @@ def prune(
     min_tokens: int = 2,
     auto_weight: bool = False,
     known: str | Path | None = None,
+    device: Device = "auto",
     resume: bool = False,
     overwrite: bool = False,
 ) -> Bundle:
@@ -172,12 +179,14 @@ def prune(
         auto_weight: let trial runs choose the weight of the ranking distillation.
         known: a directory that stores the dense model's outputs, so that runs with other budgets or
             methods need not compute them again.
+        device: as in `finetune`.
         resume: continue where a stopped run was.
         overwrite: replace what is in `out`.
 
     Returns:
         The bundle, which is also in `out`.
     """
+    torch_device = use_device(device)
     before: dict[str, Any] = {}
     if known is not None:
         before["training"] = {"bf16": read_settings(Path(known)).get("bf16")}
@@ -212,14 +221,15 @@ def prune(
         if known is not None:
             about = {"weights": weights, "tests": lengths(tests).to_json()}
             job = replace(job, shared=_shared_folder(Path(known), job, about))
-        dense = _dense_outputs(request, job, tests)
-        dense_task = request.tuned_task()
-        if request.held_out.labels is not None:  # what cannot be measured must fail now, not later
-            dense_task.statistics(dense, rows_of(tests), request.held_out)
-        if auto_weight:
-            job = replace(job, method=job.method.search(job, resume=resume))
-        outcome = run(job, resume=resume)
-        report = _prune_report(request, outcome, dense_task, dense, tests)
+        with placed(request.model, torch_device):
+            dense = _dense_outputs(request, job, tests)
+            dense_task = request.tuned_task()
+            if request.held_out.labels is not None:  # what cannot be measured must fail now
+                dense_task.statistics(dense, rows_of(tests), request.held_out)
+            if auto_weight:
+                job = replace(job, method=job.method.search(job, resume=resume))
+            outcome = run(job, resume=resume)
+            report = _prune_report(request, outcome, dense_task, dense, tests)
         report["provenance"]["settings"] |= preset
         report["provenance"]["run"] = run_id(settings)
         report["inputs"] = input_names(model, request.data, protect)
@@ -235,6 +245,7 @@ def evaluate(
     *,
     split: str | None = None,
     task: str | None = None,
+    device: Device = "auto",
 ) -> dict[str, Any]:
     """Measure a bundle, or any fine-tuned model directory, on labelled data.
 
@@ -243,19 +254,25 @@ def evaluate(
         data: as in `finetune`.
         split: train, validation or test; None: the one furthest from training.
         task: the task of a directory from elsewhere whose head fits several.
+        device: as in `finetune`.
 
     Returns:
         The report: metrics with intervals, and what a plan executed.
     """
+    torch_device = use_device(device)
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
     request = resolve_evaluate(bundle, data, split)
     features, plan = request.encode(request.held_out), bundle.plan
-    if plan is not None:
-        attach(request.model, plan)
-    try:
-        outputs = request.outputs(features)
-    finally:
-        detach(request.model)
+    counts: np.ndarray | None = None
+    with placed(request.model, torch_device):
+        if plan is not None:
+            attach(request.model, plan)
+        try:
+            outputs = request.outputs(features)
+        finally:
+            detach(request.model)
+        if plan is not None:
+            counts = _counts(request, plan, features)
     report = evaluation_report(request.task, outputs, rows_of(features), request.held_out)
     report = with_preset(report, request.preset) | {"max_length": request.limit}
     if plan is not None:
@@ -264,7 +281,7 @@ def evaluate(
             sizes_of(request.model),
             lengths(features, plan.protect, plan.protect_until),
             request.limit,
-            counts=_counts(request, plan, features),
+            counts=counts,
         )
         report["executed"] = vars(execution.reduction())
         report["kept_per_layer"] = execution.kept_per_layer()

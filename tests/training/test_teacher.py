@@ -24,9 +24,15 @@ PROBES = torch.from_numpy(np.random.default_rng(0).normal(size=(LAYERS - 1, WIDT
 
 
 def make_teacher(
-    model: Any, probes: torch.Tensor | None = None, task: Any = CLASSIFY, *, bf16: bool = False
+    model: Any,
+    probes: torch.Tensor | None = None,
+    task: Any = CLASSIFY,
+    *,
+    precision: str | None = None,
 ) -> Teacher:
-    return teach(model, task, FEATURES, Collate(make_tokenizer()), probes=probes, bf16=bf16)
+    return teach(
+        model, task, FEATURES, Collate(make_tokenizer()), probes=probes, precision=precision
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -161,7 +167,7 @@ def test_words_in_bfloat16_are_the_same_to_its_digits(probes: torch.Tensor | Non
     model, seen = make_model("bert"), set[torch.dtype]()
     exact = make_teacher(model, probes)
     model.classifier.register_forward_hook(lambda *arguments: seen.add(arguments[-1].dtype))
-    stored = make_teacher(model, probes, bf16=True)
+    stored = make_teacher(model, probes, precision="bfloat16")
     assert seen == {torch.bfloat16}
     for name in ("logits", "scores", "states"):
         one, other = getattr(stored, name), getattr(exact, name)

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from toprune.io.atomic import draft
 from toprune.io.progress import bar
 from toprune.methods.common import TOKENS, Predictors, fit_predictors, plan_to_budget
+from toprune.models.device import autocast, device_of
 from toprune.models.families import sizes_of
 from toprune.plan.plan import Plan, Score
 from toprune.pruning.policies import Drop, Policy, Protection
@@ -147,8 +148,8 @@ def saliency_teacher(job: Job) -> Teacher:
                 rows[:] = numbers.tolist()
                 yield batch
 
-        bf16 = torch.autocast(job.model.device.type, torch.bfloat16, job.training.bf16 is True)
-        with bf16, bar("finding salient tokens", len(job.features)) as advance:
+        precision = autocast(device_of(job.model), job.training.precision)
+        with precision, bar("finding salient tokens", len(job.features)) as advance:
             for batch in margin_gradients(job.model, job.task, batches()):
                 salient = saliency(batch).float().clamp_min(1e-12).log().numpy(force=True)
                 for line, row in zip(salient, rows, strict=True):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from toprune.io.progress import bar
+from toprune.models.device import device_of
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, expected_share
@@ -108,7 +109,7 @@ class Predictors(Coefficient):
     def start_at(self, shares: Sequence[float]) -> None:
         """The share of tokens left after each network when the training starts. The target starts
         there, too: below it the coefficient would only shrink, for nothing."""
-        self.shares.copy_(torch.tensor(shares))
+        self.shares.copy_(self.shares.new_tensor(shares))
         self.sparsity_start = float(self.sparsity())
 
     def network(self, layer: int) -> Predictor:
@@ -126,7 +127,7 @@ class Predictors(Coefficient):
     def ratios(self) -> list[Tensor]:
         """Shares of recent batches."""
         last = [sum(layer <= i for layer in self.layers) for i in range(self.sizes.layers - 1)]
-        return [self.shares[n - 1] if n else torch.ones(()) for n in last]
+        return [self.shares[n - 1] if n else self.shares.new_ones(()) for n in last]
 
 
 def plan_to_budget(
@@ -163,14 +164,16 @@ def fit_predictors(
         for batch in margin_gradients(job.model, job.task, batches, protection=Protection.of(job)):
             for layer, found in pairs.items():
                 count = batch.counted
-                found.append((batch.states[layer][count], target(layer, batch)[count]))
+                pair = batch.states[layer][count], target(layer, batch)[count]
+                found.append((pair[0].cpu(), pair[1].cpu()))  # a GPU may not hold all of them
             advance()
-    generator = torch.Generator().manual_seed(job.training.seed)
+    generator = torch.Generator("cpu").manual_seed(job.training.seed)
+    device = device_of(job.model)
     for layer, parts in pairs.items():
         states, targets = (torch.cat(column) for column in zip(*parts, strict=True))
-        sample = torch.randperm(len(states), generator=generator)[:TOKENS]
+        sample = torch.randperm(len(states), generator=generator, device="cpu")[:TOKENS]
         network: Any = networks[str(layer)]
-        fit(network, states[sample], targets[sample], loss, generator)
+        fit(network, states[sample].to(device), targets[sample].to(device), loss, generator)
 
 
 def fit(
@@ -184,7 +187,8 @@ def fit(
     adam = torch.optim.Adam(network.parameters(), lr=RATE)
     with torch.enable_grad():
         for _ in range(PASSES):
-            for rows in torch.randperm(len(states), generator=generator).split(ROWS):
+            order = torch.randperm(len(states), generator=generator, device="cpu")
+            for rows in order.split(ROWS):
                 value = loss(network(states[rows]), targets[rows])
                 adam.zero_grad()
                 value.backward()

@@ -117,7 +117,7 @@ class Thresholds(Coefficient):
         self.base.zero_()
         for step in plan.steps:
             self.base[step.layer - self.settings.first] = step.threshold or 0.0
-        self.shares.copy_(torch.tensor(shares[self.settings.first :]))
+        self.shares.copy_(self.shares.new_tensor(shares[self.settings.first :]))
         self.sparsity_start = float(self.sparsity())
 
     def thresholds(self) -> Tensor:
@@ -128,7 +128,7 @@ class Thresholds(Coefficient):
 
     def ratios(self) -> list[Tensor]:
         """Shares of recent batches."""
-        return [torch.ones(())] * self.settings.first + list(self.shares.unbind())
+        return [self.shares.new_ones(())] * self.settings.first + list(self.shares.unbind())
 
     def penalty(self) -> Tensor:
         """lambda * sum_l mean(mask_l); lambda takes a step, too."""

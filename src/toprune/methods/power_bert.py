@@ -98,8 +98,9 @@ class SoftExtract(Coefficient):
     def start_at(self, plan: Plan) -> None:
         """Start with a lower r for the ranks that the plan drops in a layer."""
         n = round(self.lengths.mean)
-        kept = torch.tensor(plan.lengths(n)[self.settings.first + 1 :]) / n  # (P,)
-        bins = torch.arange(self.settings.bins)
+        device = self.r.device
+        kept = torch.tensor(plan.lengths(n)[self.settings.first + 1 :], device=device) / n  # (P,)
+        bins = torch.arange(self.settings.bins, device=device)
         inside = (kept[:, None] * self.settings.bins - bins).clamp(0, 1)  # (P, bins)
         with torch.no_grad():
             self.r.copy_(DROPPED + (1 - DROPPED) * inside)
@@ -115,12 +116,14 @@ class SoftExtract(Coefficient):
     def ratios(self) -> list[Tensor]:
         """The mass of each layer, never more than before."""
         mass = self.r.clamp(0, 1).mean(1).cummin(0).values  # (P,)
-        one = torch.ones((), dtype=mass.dtype)
+        one = mass.new_ones(())
         return [one] * self.settings.first + list(mass.unbind())
 
     def penalty(self) -> Tensor:
         """lambda * sum_l l * ||r_l||_1, layers counted from one; lambda takes a step, too."""
-        number = torch.arange(1, len(self.r) + 1) + self.settings.first  # (P,)
+        number = (
+            torch.arange(1, len(self.r) + 1, device=self.r.device) + self.settings.first
+        )  # (P,)
         return self.step_lambda() * (number * self.r.abs().sum(1)).sum()
 
     def plan(self, blank: Plan, probes: Tensor | None) -> Plan:

@@ -303,7 +303,7 @@ class Selector(nn.Module):
         if self.settings.gates:
             closed = closed * hard_concrete.p_open(gate_loga)[:, None]
         alive = (1 - closed).cumprod(0).mean(1)
-        one = torch.ones((), dtype=alive.dtype)
+        one = alive.new_ones(())
         return [one] * self.settings.first + list(alive.unbind())
 
     def _sparsity(self, rank_loga: Tensor, gate_loga: Tensor) -> Tensor:

@@ -119,8 +119,9 @@ def saliency(grad: Tensor, late: Tensor, state: Tensor) -> Tensor:
 
 def chosen(scores: Tensor, tokens: Tokens, schedule: Plan, step: Step) -> Tensor:
     """(B, S): one for the tokens that the step would keep by this score, else zero."""
-    k = torch.tensor([schedule.keep(step, int(n)) for n in tokens.n])  # (B,)
-    return (ranks(order(scores, tokens)) < k[:, None].to(scores.device)).to(scores.dtype)
+    kept = [schedule.keep(step, int(n)) for n in tokens.n]
+    k = torch.tensor(kept, device=scores.device)  # (B,)
+    return (ranks(order(scores, tokens)) < k[:, None]).to(scores.dtype)
 
 
 # -- policy gradient ---------------------------------------------------------------------------

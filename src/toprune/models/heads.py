@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from toprune.errors import UserError
+from toprune.models.device import to_device
 from toprune.models.families import family_named, pools_all
 from toprune.plan.plan import Restore
 from toprune.tasks import TASKS, Task
@@ -41,23 +42,30 @@ def auto_class(task: Task, config: Any) -> Any:
 def task_outputs(
     model: Any, task: Task, batch: Mapping[str, Tensor], **options: Any
 ) -> tuple[Tensor, Any]:
-    """Run a model on a batch.
+    """Run a model on a batch, on the device of the model.
 
     Args:
         model: with the head of the task.
         task: decides which outputs are read, and how they are pooled.
-        batch: inputs of the model. It may hold `labels`, which the model does not get. The same
-            is true of the mask of images, which have no padding.
+        batch: inputs of the model, on any device. It may hold `labels`, which the model does not
+            get. The same is true of the mask of images, which have no padding.
         options: further arguments of the model's forward, such as `output_hidden_states`.
 
     Returns:
         The outputs (B, C), or (B, S, C) of a head that reads every token; and all that the model
         returned.
     """
+    batch = to_device(batch, model)
     mask = batch["attention_mask"]
     unused = ("labels", "attention_mask") if "pixel_values" in batch else ("labels",)
     out = model(**{name: x for name, x in batch.items() if name not in unused}, **options)
     return outputs_of(task, out, mask), out
+
+
+def run_encoder(model: Any, batch: Mapping[str, Tensor]) -> None:
+    """Run a model without its head, on its device, for what an attached policy sees."""
+    inputs = {name: x for name, x in batch.items() if name != "labels"}
+    model.base_model(**to_device(inputs, model))
 
 
 def outputs_of(task: Task, out: Any, mask: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Decides whether a run trains in bfloat16 where the caller leaves that open."""
+"""Decides whether a run trains in bfloat16, or on a GPU without it in float16, where the caller
+leaves that open."""
 
 import re
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 import torch
 from accelerate.utils import broadcast_object_list
 
+from toprune.errors import UserError
 from toprune.io.progress import console
-from toprune.training.distributed import ON_CPU, processes
+from toprune.training.distributed import processes, run_device
 from toprune.training.settings import Training
 
 NARROW = 128  # width of the states below which conversions cost more than products save
@@ -37,31 +39,37 @@ for exact, rounded in zip(products(False), products(True)):
 
 def choose_bf16(training: Training, width: int, *, trains: bool = True) -> Training:
     """The training with bfloat16 on or off: where the caller leaves it open, it is on for models
-    that are wide enough, on processors that really compute with it.
+    that are wide enough, on processors that really compute with it. A GPU of CUDA that does not
+    gets float16.
 
     Args:
         width: of the model's states.
         trains: whether the run has a stage that trains.
     """
-    if training.bf16 is not None:
-        return training
-    bf16 = trains and width >= NARROW and is_supported()
-    if bf16:
-        console.print("training in bfloat16 (--no-bf16 to turn it off)")
-    return replace(training, bf16=bf16)
+    on_cuda = run_device().type == "cuda"
+    if training.fp16 and not on_cuda:
+        raise UserError("float16 needs a GPU of CUDA; leave fp16 out, or choose bf16")
+    if training.bf16 is not None or training.fp16:
+        return replace(training, bf16=training.bf16 is True)
+    wide = trains and width >= NARROW
+    bf16 = wide and is_supported()
+    training = replace(training, bf16=bf16, fp16=wide and on_cuda and not bf16)
+    if training.precision is not None:
+        console.print(f"training in {training.precision} (--no-bf16 to turn it off)")
+    return training
 
 
-@cache
 def is_supported() -> bool:
     """Whether products in bfloat16 are fast and right here; the first process decides for all."""
-    verdict = [processes().is_main_process and _is_supported()]
+    verdict = [processes().is_main_process and _is_supported(run_device().type)]
     return broadcast_object_list(verdict)[0]
 
 
-def _is_supported() -> bool:
+@cache
+def _is_supported(device: str) -> bool:
     """Some virtual machines claim AMX and die of it, so a child process tries."""
-    if not ON_CPU:
-        return torch.cuda.is_bf16_supported()
+    if device != "cpu":  # Apple's GPUs compute with it, but nobody has tried that here
+        return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text()
     except OSError:

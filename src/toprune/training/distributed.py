@@ -1,4 +1,5 @@
-"""Runs of several processes (`torchrun`, `accelerate launch`): their state and their batches."""
+"""The device of a run, and runs of several processes (`torchrun`, `accelerate launch`): their state
+and their batches."""
 
 import os
 from functools import cache
@@ -7,20 +8,42 @@ import torch
 from accelerate import PartialState
 
 from toprune.errors import UserError
+from toprune.io.devices import Device
+from toprune.models.device import CPU, find_device
 
-ON_CPU = not torch.cuda.is_available()
+_chosen: dict[str, torch.device] = {}  # global, as the state of accelerate is
+
+
+def use_device(name: Device = "auto") -> torch.device:
+    """Choose the device of a run. Call it first: how processes talk to each other depends on it.
+
+    Returns:
+        The device; one of its own for each process, where there are several and several GPUs.
+    """
+    device = find_device(name)
+    rank = os.environ.get("LOCAL_RANK")
+    if device.type == "cuda" and rank is not None:
+        device = torch.device("cuda", int(rank) % torch.cuda.device_count())
+    _chosen["device"] = device
+    return device
+
+
+def run_device() -> torch.device:
+    """The device of this run: what `use_device` chose last."""
+    return _chosen["device"] if _chosen else use_device()
 
 
 def backend() -> str | None:
     """The backend between processes; None: there is only one process, or accelerate chooses."""
-    return "gloo" if ON_CPU and int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+    on_cpu = run_device() == CPU
+    return "gloo" if on_cpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
 
 
 @cache
 def processes() -> PartialState:
     """The state of this run's processes, made before the Trainer makes its own."""
-    name = backend()
-    return PartialState(cpu=ON_CPU) if name is None else PartialState(cpu=ON_CPU, backend=name)
+    name, cpu = backend(), run_device() == CPU
+    return PartialState(cpu=cpu) if name is None else PartialState(cpu=cpu, backend=name)
 
 
 def share_of(batch_size: int) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from toprune.errors import UserError
 from toprune.io.atomic import draft
 from toprune.io.progress import bar
-from toprune.models.heads import task_outputs
+from toprune.models.heads import run_encoder, task_outputs
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import Task
@@ -63,7 +63,7 @@ def entering(
     try:
         with torch.inference_mode():
             for _, batch in batches:
-                model.base_model(**{k: v for k, v in batch.items() if k != "labels"})
+                run_encoder(model, batch)
                 run = attached(model)
                 assert run is not None
                 counts.append(torch.stack([tokens.alive.sum(1) for tokens in run.entered], 1))
@@ -96,7 +96,7 @@ def distance(
 ) -> float:
     """Distance of outputs to the dense model's: the distillation loss, summed over texts."""
     terms = [
-        task.distill_loss(a, b, batch["attention_mask"]).item() * len(b)
+        task.distill_loss(a, b, batch["attention_mask"].to(a.device)).item() * len(b)
         for a, b, batch in zip(outputs, dense, batches, strict=True)
     ]
     return sum(terms)

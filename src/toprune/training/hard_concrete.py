@@ -40,14 +40,17 @@ def shift_to(
     target, with the gradient of the implicit function: dc = - (ds/dtheta) / (ds/dc) dtheta. No
     multipliers have to converge.
     """
-    fixed = [mask.detach() for mask in masks]
+    # On the CPU wherever the masks are: a GPU would wait for an answer at every halving.
+    fixed = [mask.detach().cpu() for mask in masks]
     with torch.no_grad():
-        low, high = torch.tensor(-FURTHEST), torch.tensor(FURTHEST)
+        low, high = (torch.tensor(edge, device="cpu") for edge in (-FURTHEST, FURTHEST))
         for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if sparsity(fixed, middle) < target else (low, middle)
     c = ((low + high) / 2).requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(sparsity(fixed, c), c)
-    gap = sparsity(masks, c.detach()) - target
-    return c.detach() - (gap - gap.detach()) / slope.clamp_min(1e-4)
+    device = masks[0].device
+    c, slope = c.detach().to(device), slope.clamp_min(1e-4).to(device)
+    gap = sparsity(masks, c) - target
+    return c - (gap - gap.detach()) / slope

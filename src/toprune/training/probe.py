@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toprune.models.device import CPU, to_device
 from toprune.models.families import sizes_of
 from toprune.models.heads import reads_all, task_outputs
 from toprune.plan.plan import Restore
@@ -59,6 +60,7 @@ def margin_gradients(
     attach_policy(model.eval(), record)
     try:
         for batch in batches:
+            batch = to_device(batch, model)
             mask = batch["attention_mask"]
             with torch.enable_grad():
                 outputs = task_outputs(model, task, batch)[0]
@@ -106,18 +108,19 @@ def _standardised(x: Tensor, count: Tensor) -> Tensor:
 
 
 class _Moments:
-    """The normal equations of a ridge regression within texts, for each layer."""
+    """The normal equations of a ridge regression within texts, for each layer: on the CPU, in
+    float64, which not every GPU has."""
 
     def __init__(self, layers: int, width: int):
-        self.xx = torch.zeros(layers, width, width, dtype=torch.float64)
-        self.xy = torch.zeros(layers, width, dtype=torch.float64)
+        self.xx = torch.zeros(layers, width, width, dtype=torch.float64, device=CPU)
+        self.xy = torch.zeros(layers, width, dtype=torch.float64, device=CPU)
 
     def add(self, layer: int, state: Tensor, target: Tensor, count: Tensor) -> None:
         x, y = _within_text(state, count)[count], target[count]  # (tokens, D), (tokens,)
-        self.xx[layer] += (x.T @ x).double().cpu()
-        self.xy[layer] += (x.T @ y).double().cpu()
+        self.xx[layer] += (x.T @ x).cpu().double()
+        self.xy[layer] += (x.T @ y).cpu().double()
 
     def solve(self) -> Tensor:
-        eye = torch.eye(self.xx.shape[-1], dtype=torch.float64)
+        eye = torch.eye(self.xx.shape[-1], dtype=torch.float64, device=CPU)
         scale = self.xx.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
         return torch.linalg.solve(self.xx + RIDGE * scale * eye, self.xy).float()

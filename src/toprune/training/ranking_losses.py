@@ -28,7 +28,9 @@ def lambda_loss(x: Tensor, t: Tensor, live: Tensor, top_k: int = 20) -> Tensor:
     delta = 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
     better = (y[:, :, None] > y[:, None, :]) & live[:, :, None] & live[:, None, :]
     weight = delta * (gain[:, :, None] - gain[:, None, :]) * better
-    pairs = F.softplus(-(x[:, :, None] - x[:, None, :])) / torch.log(torch.tensor(2.0))
+    pairs = F.softplus(-(x[:, :, None] - x[:, None, :])) / torch.log(
+        torch.tensor(2.0, device=x.device)
+    )
     return (weight * pairs).sum((1, 2)).mean()
 
 

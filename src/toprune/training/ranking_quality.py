@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toprune.models.device import autocast, device_of
 from toprune.models.families import sizes_of
 from toprune.models.heads import task_outputs
 from toprune.pruning.attach import attach_policy, detach
@@ -35,11 +36,11 @@ def ranking_quality(
         scored=probes is None,
         protection=Protection.of(job),
     )
-    training, bf16 = model.training, job.training.bf16 is True
+    training = model.training
     attach_policy(detach(model).eval(), record)
     values: list[Tensor] = []  # (B, layers) of each batch
     try:
-        with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
+        with torch.inference_mode(), autocast(device_of(model), job.training.precision):
             for batch in batches:
                 inputs = {k: v for k, v in batch.items() if not k.startswith("teacher_")}
                 task_outputs(model, job.task, inputs)

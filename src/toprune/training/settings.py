@@ -77,13 +77,21 @@ class Training:
     epochs: float = setting(5.0, "Epochs of both stages together, if these have none of their own.")
     # Masks move a little in every step, so a small dataset needs more epochs to learn them.
     soft_steps: int = setting(300, "Steps that learn masks and weights, but at most half of all.")
+    fp16: bool = setting(
+        False, "Train with products in float16 (default: on GPUs without bfloat16).", later=True
+    )
+
+    @property
+    def precision(self) -> str | None:
+        """The type of products, by its name in torch; None: float32."""
+        return "bfloat16" if self.bf16 else "float16" if self.fp16 else None
 
     def settings(self) -> dict[str, Any]:
         """What the result depends on; the other settings may change when a run is resumed."""
         unread = {"report_to", "save_steps"}
         if self.soft_epochs is not None and self.hard_epochs is not None:
             unread |= {"epochs", "soft_steps"}
-        return {k: v for k, v in vars(self).items() if k not in unread}
+        return {k: v for k, v in recorded(self).items() if k not in unread}
 
     def continued(self, before: Mapping[str, Any]) -> "Training":
         """What the caller left open as the stopped run had it: it must end as it began.
@@ -93,7 +101,8 @@ class Training:
         """
         bf16 = before.get("bf16") if self.bf16 is None else self.bf16
         states = before.get("token_states") if self.token_states is None else self.token_states
-        current = replace(self, bf16=bf16, token_states=states)
+        fp16 = self.fp16 or (self.bf16 is None and before.get("fp16", False))
+        current = replace(self, bf16=bf16, fp16=fp16, token_states=states)
         soft, hard = before.get("soft_epochs"), before.get("hard_epochs")
         is_open = self.soft_epochs is None and self.hard_epochs is None
         is_open = is_open and self.soft_steps == Training.soft_steps

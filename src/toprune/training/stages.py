@@ -161,7 +161,7 @@ def teacher_of(job: Job) -> Teacher:
                 Collate(job.tokenizer),
                 probes=probes,
                 target=job.target,
-                bf16=job.training.bf16 is True,
+                precision=job.training.precision,
                 progress=advance,
             )
             teacher.save(folder)
@@ -291,4 +291,4 @@ def fitted_once(path: Path, module: nn.Module, fit: Callable[[], None]) -> None:
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     with draft(path) as made:
-        save_file({name: t.contiguous() for name, t in tensors.items()}, made)
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, made)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from toprune.io.atomic import draft
+from toprune.models.device import autocast, device_of
 from toprune.models.families import sizes_of
 from toprune.models.heads import reads_all, task_outputs
 from toprune.pruning.attach import attach_policy, detach
@@ -94,7 +95,7 @@ def teach(
     *,
     probes: Tensor | None,
     target: Target = "last",
-    bf16: bool = False,
+    precision: str | None = None,
     progress: Any = None,
 ) -> Teacher:
     """Run the dense model over the training set once.
@@ -104,7 +105,7 @@ def teach(
     ranking where it was fitted.
 
     Args:
-        bf16: compute products in bfloat16, as in the training of the student.
+        precision: of products, as in the training of the student (`Training.precision`).
         progress: is called with the number of rows after every batch.
     """
     lengths = np.array([tokens_in(feature) for feature in features])
@@ -122,7 +123,7 @@ def teach(
     training = model.training
     attach_policy(model.eval(), record)
     try:
-        with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, bf16):
+        with torch.inference_mode(), autocast(device_of(model), precision):
             for rows, batch in in_batches(features, collate):
                 outputs, out = task_outputs(model, task, batch, output_hidden_states=not whole)
                 batch_logits = outputs.float().numpy(force=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from toprune.errors import OutOfReach
 from toprune.io.progress import bar
 from toprune.models.families import sizes_of
+from toprune.models.heads import run_encoder
 from toprune.plan.budget import Budget
 from toprune.plan.cost import measured_reduction
 from toprune.plan.plan import Plan, Step
@@ -79,7 +80,7 @@ def thresholds_of(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]]) 
     try:
         with torch.inference_mode():
             for batch in batches:
-                model.base_model(**batch)
+                run_encoder(model, batch)
     finally:
         detach(model).train(training)
     return {layer: record.threshold(layer) for layer in record.scored_tokens}

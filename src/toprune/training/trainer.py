@@ -16,9 +16,10 @@ from transformers.trainer_callback import PrinterCallback
 
 from toprune.errors import UserError
 from toprune.io.progress import console, new_progress
+from toprune.models.device import CPU
 from toprune.training import hard_concrete
 from toprune.training.batches import Buckets, Collate
-from toprune.training.distributed import ON_CPU, backend, processes, share_of
+from toprune.training.distributed import backend, processes, run_device, share_of
 from toprune.training.features import tokens_in
 from toprune.training.learner import Learner, Selector
 from toprune.training.settings import Training
@@ -47,7 +48,8 @@ def train(
         per_device_train_batch_size=share_of(training.batch_size),
         gradient_accumulation_steps=training.accumulation,
         max_grad_norm=training.max_grad_norm,
-        bf16=training.bf16 is True,
+        bf16=training.precision == "bfloat16",
+        fp16=training.precision == "float16",
         save_strategy="steps" if training.save_steps else "epoch",
         save_steps=training.save_steps or 500,
         save_total_limit=2,
@@ -56,11 +58,13 @@ def train(
         remove_unused_columns=False,
         seed=training.seed,
         disable_tqdm=True,
-        use_cpu=ON_CPU,
-        dataloader_pin_memory=not ON_CPU,
+        use_cpu=run_device() == CPU,
+        dataloader_pin_memory=run_device().type == "cuda",
         ddp_find_unused_parameters=True,
         ddp_backend=backend(),
     )
+    # A process trains on one GPU: `nn.DataParallel` would run copies that share one attached plan.
+    args._n_gpu = min(1, args.n_gpu)  # pyright: ignore[reportPrivateUsage]
     progress_bar = Bar(label)
     trainer = StageTrainer(
         learner,

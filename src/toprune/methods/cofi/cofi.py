@@ -235,10 +235,10 @@ class Selector(nn.Module):
 
     def sparsity(self) -> Tensor:
         """Expected share of real FLOPs removed by the masks in force."""
-        return self._sparsity(self.logits(), torch.zeros(()))
+        return self._sparsity(self.logits(), self.loga[0].new_zeros(()))
 
     def penalty(self) -> Tensor:
-        return torch.zeros(())  # the shift meets the target
+        return self.loga[0].new_zeros(())  # the shift meets the target
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from toprune.models.device import CPU, device_of
 from toprune.models.families import family_of, sizes_of
 from toprune.models.heads import task_outputs
 from toprune.models.slim import Kept, parts_of
@@ -103,36 +104,42 @@ def fold(model: Any, masks: Masks) -> None:
     for layer, heads, inner in zip(
         family.layers(model.base_model), masks.heads, masks.inner, strict=True
     ):
-        parts.attention_output(layer).weight.mul_(heads.repeat_interleave(size))
-        parts.down(layer).weight.mul_(inner)
+        output, down = parts.attention_output(layer).weight, parts.down(layer).weight
+        output.mul_(heads.repeat_interleave(size).to(output.device))
+        down.mul_(inner.to(down.device))
         norms += parts.norms(layer)
     for norm in norms:
-        norm.weight.mul_(masks.hidden)
-        norm.bias.mul_(masks.hidden)
+        hidden = masks.hidden.to(norm.weight.device)
+        norm.weight.mul_(hidden)
+        norm.bias.mul_(hidden)
 
 
 def saliency(model: Any, task: Task, batches: Sequence[dict[str, Tensor]]) -> list[Tensor]:
     """How much the answers depend on each mask, as the probe measures it for tokens: the square of
-    the gradient of the answer's margin, summed over texts. For hidden, heads, inner, layers."""
+    the gradient of the answer's margin, summed over texts. For hidden, heads, inner, layers, on
+    the CPU."""
     sizes = sizes_of(model)
     counts = [[sizes.width], *([getattr(x, n) for x in sizes.by_layer] for n in ("heads", "inner"))]
     counts.append([1] * sizes.layers)
-    totals = [torch.zeros(sum(each)) for each in counts]
+    totals = [torch.zeros(sum(each), device=CPU) for each in counts]
+    device = device_of(model)
     masks: list[Masks] = []
     handles, training = attach_masks(model, lambda: masks[-1]), model.training
     model.eval()
     try:
         for batch in batches:
-            rows = len(batch["attention_mask"])
-            ones = [torch.ones(rows, 1, len(x), requires_grad=True) for x in totals]
+            mask = batch["attention_mask"].to(device)
+            ones = [
+                torch.ones(len(mask), 1, len(x), device=device, requires_grad=True) for x in totals
+            ]
             (hidden,), *others = (
                 x.split(each, dim=-1) for x, each in zip(ones, counts, strict=True)
             )
             masks.append(Masks(hidden, *others))
-            margin = task.margin(task_outputs(model, task, batch)[0], batch["attention_mask"])
+            margin = task.margin(task_outputs(model, task, batch)[0], mask)
             grads = torch.autograd.grad(margin.sum(), ones)
             for total, grad in zip(totals, grads, strict=True):
-                total += grad.square().sum((0, 1))
+                total += grad.square().sum((0, 1)).cpu()
     finally:
         for handle in handles:
             handle.remove()
