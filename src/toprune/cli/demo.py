@@ -39,7 +39,7 @@ class Size:
     batch_size: int = 16
 
 
-FULL = Size(2000, 4000, 1000, 256, dense_epochs=2, soft_epochs=0.25, hard_epochs=1.75, minutes=10)
+FULL = Size(3000, 3000, 1000, 256, dense_epochs=2, soft_epochs=0.25, hard_epochs=1.75, minutes=10)
 QUICK = Size(
     400, 800, 300, 128, dense_epochs=2, soft_epochs=0.5, hard_epochs=1.5, minutes=3, lr=2e-4
 )
