@@ -28,7 +28,6 @@ from transformers import (
 
 from latency import RESULTS, SCHEDULES, SEED, Row, row_of, run_all, tell
 from toprune.compare.bench import Feeds
-from toprune.compare.timing import interleave, pinned
 from toprune.export.graph import input_names, write_onnx
 from toprune.export.quantize import quantize
 from toprune.models.families import family_of, max_positions
@@ -37,6 +36,7 @@ from toprune.plan.cost import Sizes, reduction
 from toprune.plan.plan import Plan, Step
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.run.timing import interleave, pinned
 from toprune.training.job import dense_plan
 
 TOKENS = 512

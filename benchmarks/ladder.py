@@ -22,13 +22,13 @@ from accuracy import MODELS, SUBJECTS
 from accuracy import RESULTS as PRUNED
 from dense import CACHE
 from tasks import rows
-from toprune.compare.timing import interleave, pinned
 from toprune.export.export import export
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.runner import Runner, open_reader
+from toprune.run.timing import interleave, pinned
 
 RESULTS = Path(__file__).parent / "results" / "ladder"
 TIMED = 32  # reported texts, from the shortest to the longest

@@ -32,7 +32,6 @@ from onnxruntime.transformers.optimizer import optimize_model
 from transformers import BertConfig, BertForSequenceClassification
 
 from toprune.compare.bench import Feeds, compare, milliseconds
-from toprune.compare.timing import Seconds, interleave, pinned
 from toprune.export.graph import OPSET, input_names, write_onnx
 from toprune.export.quantize import quantize
 from toprune.models.families import sizes_of
@@ -41,6 +40,7 @@ from toprune.plan.cost import Sizes, paper_macs, reduction
 from toprune.plan.plan import DENOMINATOR, Plan, Score, Step
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.run.timing import Seconds, interleave, pinned
 
 Part = Literal["table", "paper", "ragged", "curve"]
 Row = dict[str, Any]

@@ -23,7 +23,6 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 
 from families import drawn
 from latency import RESULTS, SEED, Row, row_of, run_all, tell
-from toprune.compare.timing import interleave, pinned
 from toprune.export.graph import write_onnx
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Lengths
@@ -32,6 +31,7 @@ from toprune.plan.plan import Plan, Step
 from toprune.pruning.predictor import add_predictors
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.run.timing import interleave, pinned
 from toprune.training.job import dense_plan
 
 TOKENS = 256

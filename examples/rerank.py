@@ -18,9 +18,9 @@ import torch
 from sentence_transformers import CrossEncoder
 
 import toprune
-from toprune.compare.timing import interleave, ratio
 from toprune.data.examples import load
 from toprune.export.export import export
+from toprune.run.timing import interleave, ratio
 from toprune.tasks.rank import Rank, ranking
 
 if len(sys.argv) != 4:

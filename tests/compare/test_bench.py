@@ -23,7 +23,6 @@ from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.compare import bench as module
 from toprune.compare.bench import TIMED, bench, verdict
-from toprune.compare.timing import interleave
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.models.families import sizes_of
@@ -31,6 +30,7 @@ from toprune.plan.budget import Lengths
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Step
 from toprune.report import terminal as tables
+from toprune.run.timing import interleave
 
 LONGEST = 64
 PROTECTED = 7  # an ordinary word that always stays

@@ -60,16 +60,57 @@ def test_other_types_are_refused(asked: Any) -> None:
         Budget.parse(asked)
 
 
-@pytest.mark.parametrize("asked", ["12ms", "0.5 s", "3MS"])
-def test_latency_budgets_are_not_there_yet(asked: str) -> None:
-    with pytest.raises(UserError, match="latency budgets are not supported yet"):
-        Budget.parse(asked)
+@pytest.mark.parametrize(
+    ("asked", "milliseconds", "quantile"),
+    [
+        ("12ms", 12, 0.5),
+        (" 3.5 MS", 3.5, 0.5),
+        ("p50:8ms", 8, 0.5),
+        ("p95:30ms", 30, 0.95),
+        ("P95: 0.5 s", 500, 0.95),
+    ],
+)
+def test_accepted_times(asked: str, milliseconds: float, quantile: float) -> None:
+    """A time becomes a reduction when the dense model's is known."""
+    budget = Budget(asked, threads=2, precision="int8")
+    assert (budget.milliseconds, budget.quantile) == (milliseconds, quantile)
+    assert np.isnan(budget.reduction)
+    known = budget.against(3 * milliseconds)
+    assert (known.reduction, known.sparsity) == pytest.approx((3, 2 / 3))
+    assert (known.asked, known.milliseconds, known.threads) == (asked, milliseconds, 2)
+    assert known.limit(6) == f"{milliseconds / 2:.2f} ms at least"
+    with pytest.raises(UserError, match="the dense model takes"):
+        budget.against(milliseconds)
+
+
+@pytest.mark.parametrize("asked", ["0ms", "-3ms", "p95:0ms", "9" * 400 + "ms"])
+def test_times_are_above_zero(asked: str) -> None:
+    with pytest.raises(UserError, match="above zero"):
+        Budget(asked)
+
+
+@pytest.mark.parametrize("fields", [{"threads": 0}, {"precision": "fp16"}])
+def test_times_need_threads_and_a_precision(fields: Any) -> None:
+    with pytest.raises(UserError, match=next(iter(fields))):
+        Budget("12ms", **fields)
+
+
+@pytest.mark.parametrize("asked", ["p95:4x", "p99:12ms", "p95:30%", "ms", "12 min"])
+def test_quantiles_are_of_times(asked: str) -> None:
+    with pytest.raises(UserError, match="p95:30ms"):
+        Budget(asked)
+
+
+@pytest.mark.parametrize("fields", [{"threads": 2}, {"precision": "int8"}])
+def test_flops_have_no_threads(fields: Any) -> None:
+    with pytest.raises(UserError, match="for a budget in milliseconds"):
+        Budget("3x", **fields)
 
 
 @pytest.mark.parametrize("reduction", [1.0, 0.5, float("inf"), float("nan")])
 def test_a_budget_cannot_be_built_wrong(reduction: float) -> None:
     with pytest.raises(UserError):
-        Budget(reduction, "by hand")
+        Budget("by hand", reduction)
 
 
 def test_lengths_by_hand() -> None:
@@ -79,6 +120,12 @@ def test_lengths_by_hand() -> None:
     assert lengths.moment(2) == 9 + 25 + 25 + 81
     assert [lengths.quantile(q) for q in (0, 0.25, 0.26, 0.75, 0.76, 1)] == [3, 3, 5, 5, 9, 9]
     assert lengths.to_json() == {"3": 1, "5": 2, "9": 1}
+
+
+def test_one_example_at_a_quantile() -> None:
+    lengths = Lengths.of([5, 3, 5, 5, 9], held=[2, 0, 4, 3, 9])
+    assert lengths.at(0.5).rows == ((5, 3, 1),)
+    assert lengths.at(0.95).rows == ((9, 9, 1),)
 
 
 def test_held_tokens_by_hand() -> None:

@@ -558,7 +558,7 @@ def test_expected_ratios_are_those_of_the_draws(gates: bool) -> None:
     assert share.tolist() == pytest.approx(expected, abs=0.02)
     assert expected[0] == 1 > expected[1] > expected[2]
     assert chosen.sparsity().item() == pytest.approx(
-        1 - expected_share(chosen.sizes, expected, LENGTHS), abs=1e-6
+        1 - expected_share(chosen.cost, expected, LENGTHS), abs=1e-6
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprune.compare.timing import Seconds, interleave, pinned, ratio
 from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.plan.budget import Lengths
@@ -24,6 +23,7 @@ from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.runner import Input, Reader, open_reader
+from toprune.run.timing import Seconds, interleave, pinned, ratio
 from toprune.tasks.tokenize import Row, Texts
 
 if TYPE_CHECKING:

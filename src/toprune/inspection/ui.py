@@ -16,7 +16,6 @@ from urllib.parse import parse_qs
 import torch
 
 from toprune.bundle.bundle import Bundle
-from toprune.compare.timing import interleave, ratio
 from toprune.errors import UserError
 from toprune.inspection.explain import page as explain_page
 from toprune.inspection.explain.explain import Reading, check_plan, explain_loaded
@@ -24,6 +23,7 @@ from toprune.inspection.explain.explanation import Explained
 from toprune.models.heads import task_outputs
 from toprune.pruning.attach import attach, detach
 from toprune.report.html.shell import escape, page, read_asset
+from toprune.run.timing import interleave, ratio
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LARGEST = 1 << 20  # bytes of a form

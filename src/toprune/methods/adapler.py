@@ -74,6 +74,7 @@ class AdapLeR(Method):
     NAME: ClassVar[str] = "adapler"
     SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    TIMED: ClassVar[bool] = False
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         layers = range(self.first, sizes_of(job.model).layers - 1)
@@ -243,7 +244,7 @@ class SoftRemoval(Policy):
             target = contributions(log_saliency.gather(1, tokens.index).exp(), weight)
             terms = divergence(logits, target, "none") * weight
             mean = terms.sum(1) / weight.sum(1).clamp_min(1e-9)
-            losses.append((self.selector.sizes.layers - layer) * mean.mean())
+            losses.append((self.selector.cost.layers - layer) * mean.mean())
         return self.settings.gamma * torch.stack(losses).sum()
 
 

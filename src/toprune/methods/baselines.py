@@ -52,6 +52,7 @@ class Truncate(Method):
     NAME: ClassVar[str] = "truncate"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
+    TIMED: ClassVar[bool] = False
 
     def cut(self, job: Job, examples: Examples) -> int:
         if job.task.reads_all or len(job.features) != len(examples):

@@ -19,7 +19,7 @@ from toprune.io.progress import bar
 from toprune.models.device import device_of
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
-from toprune.plan.cost import Sizes, expected_share
+from toprune.plan.cost import Cost, expected_share
 from toprune.plan.plan import Plan, Restore, Step
 from toprune.pruning.policies import Protection
 from toprune.pruning.predictor import Predictor
@@ -45,7 +45,7 @@ class Coefficient(nn.Module):
     def __init__(
         self,
         start: float,
-        sizes: Sizes,
+        cost: Cost,
         lengths: Lengths,
         budget: Budget,
         restore: Restore,
@@ -53,7 +53,7 @@ class Coefficient(nn.Module):
         largest: float = math.inf,
     ):
         super().__init__()
-        self.sizes, self.lengths = sizes, lengths
+        self.cost, self.lengths = cost, lengths
         self.limits = math.log(LEAST * start), math.log(largest)  # of log lambda
         self.restore: Restore = restore
         self.log_lambda: Tensor
@@ -66,8 +66,8 @@ class Coefficient(nn.Module):
         raise NotImplementedError
 
     def sparsity(self) -> Tensor:
-        """Expected share of real FLOPs removed."""
-        share = expected_share(self.sizes, self.ratios(), self.lengths, self.restore)
+        """Expected share of the dense cost (real FLOPs, or time) removed."""
+        share = expected_share(self.cost, self.ratios(), self.lengths, self.restore)
         return 1 - torch.as_tensor(share)
 
     def target(self) -> float:
@@ -126,7 +126,7 @@ class Predictors(Coefficient):
 
     def ratios(self) -> list[Tensor]:
         """Shares of recent batches."""
-        last = [sum(layer <= i for layer in self.layers) for i in range(self.sizes.layers - 1)]
+        last = [sum(layer <= i for layer in self.layers) for i in range(self.cost.layers - 1)]
         return [self.shares[n - 1] if n else self.shares.new_ones(()) for n in last]
 
 

@@ -35,6 +35,7 @@ class Joint(Method):
     NAME: ClassVar[str] = "joint"
     SCORES: ClassVar[tuple[Score, ...]] = Top.SCORES
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    TIMED: ClassVar[bool] = False
 
     def default_score(self, recipe: Recipe) -> Score:
         return Top().default_score(recipe)
@@ -79,4 +80,4 @@ def halved(training: Training) -> Training:
 
 
 def _times(factor: float) -> Budget:
-    return Budget(factor, f"{factor:.2f}x")
+    return Budget(f"{factor:.2f}x", factor)

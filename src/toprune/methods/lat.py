@@ -31,9 +31,8 @@ from torch import Tensor
 from toprune.errors import UserError
 from toprune.io.atomic import write_text
 from toprune.io.progress import Advance, bar
-from toprune.models.families import sizes_of
 from toprune.models.heads import task_outputs
-from toprune.plan.cost import expected_share, reduction
+from toprune.plan.cost import expected_share
 from toprune.plan.plan import Plan, Score, Step, notch, probe_of
 from toprune.pruning.attach import attached
 from toprune.pruning.policies import Follow
@@ -188,8 +187,8 @@ class Schedules:
     training, because the search compares the trained model with the outputs of the dense one."""
 
     def __init__(self, settings: Lat, job: Job):
-        self.settings, self.job, self.sizes = settings, job, sizes_of(job.model)
-        self.count = self.sizes.layers - 1 - settings.first
+        self.settings, self.job = settings, job
+        self.count = job.cost.layers - 1 - settings.first
         probe = probe_of(probes_of(job), job.score, [settings.first])
         self.blank = replace(job.blank(), probe=probe)
         self.batches = job.sample_batches(CALIBRATION_TEXTS)
@@ -253,7 +252,7 @@ class Schedules:
 
     def share(self, rate: float) -> float:
         ratios = [1.0] * self.settings.first + list(constant(rate, self.count))
-        return expected_share(self.sizes, ratios, self.job.lengths, self.blank.restore)
+        return expected_share(self.job.cost, ratios, self.job.budget_lengths, self.blank.restore)
 
     def grown(
         self, front: list[Member], genes: Iterable[Gene], tried: set[Gene], advance: Advance
@@ -264,7 +263,7 @@ class Schedules:
             if gene not in tried:
                 tried.add(gene)
                 plan = plan_of(self.blank, gene)
-                macs = reduction(self.sizes, plan, self.job.lengths).unpadded
+                macs = self.job.reduction(plan)
                 rivals = [m.divergence for m in front if m.reduction >= macs]
                 divergence = self.divergence(plan, min(rivals, default=math.inf))
                 front = front_of([*front, Member(gene, macs, divergence)])

@@ -63,6 +63,7 @@ class Ltp(Method):
     NAME: ClassVar[str] = "ltp"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    TIMED: ClassVar[bool] = False
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         batches = job.sample_batches(CALIBRATION_TEXTS)
@@ -152,7 +153,7 @@ class SoftThreshold(Policy):
         self.selector.kept = []
 
     def scored(self, layer: int) -> bool:
-        return self.selector.settings.first <= layer < self.selector.sizes.layers - 1
+        return self.selector.settings.first <= layer < self.selector.cost.layers - 1
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from toprune.methods.common import Coefficient
-from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
-from toprune.plan.cost import Sizes
+from toprune.plan.cost import Cost
 from toprune.plan.plan import Plan, Restore, Score, Step, notch, probe_of
 from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens, by_probe, order, ranks
@@ -57,7 +56,7 @@ class PowerBert(Method):
             return Outcome(job, calibrated(job))
 
         def begin() -> "Extract":
-            selector = SoftExtract(self, sizes_of(job.model), job.lengths, job.budget, job.restore)
+            selector = SoftExtract(self, job.cost, job.budget_lengths, job.budget, job.restore)
             if self.start == "calibrated":
                 selector.start_at(calibrated(job, moves=0))
             return Extract(
@@ -86,14 +85,14 @@ class SoftExtract(Coefficient):
     def __init__(
         self,
         settings: PowerBert,
-        sizes: Sizes,
+        cost: Cost,
         lengths: Lengths,
         budget: Budget,
         restore: Restore = "none",
     ):
-        super().__init__(LAMBDA, sizes, lengths, budget, restore)
+        super().__init__(LAMBDA, cost, lengths, budget, restore)
         self.settings = settings
-        self.r = nn.Parameter(torch.ones(sizes.layers - 1 - settings.first, settings.bins))
+        self.r = nn.Parameter(torch.ones(cost.layers - 1 - settings.first, settings.bins))
 
     def start_at(self, plan: Plan) -> None:
         """Start with a lower r for the ranks that the plan drops in a layer."""
@@ -154,7 +153,7 @@ class Extract(Policy):
         return self.score == "received" and self._searched(layer)
 
     def _searched(self, layer: int) -> bool:
-        return self.selector.settings.first <= layer < self.selector.sizes.layers - 1
+        return self.selector.settings.first <= layer < self.selector.cost.layers - 1
 
     def decide(
         self, layer: int, state: Tensor, received: Tensor | None, tokens: Tokens

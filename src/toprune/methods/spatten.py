@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from toprune.models.families import sizes_of
-from toprune.plan.cost import reduction
 from toprune.plan.plan import DENOMINATOR, Plan, Score, Step, notch
 from toprune.training.job import Job, Method, Outcome
 from toprune.training.settings import Stage, setting
@@ -56,7 +55,7 @@ def line(blank: Plan, whole: int, final: float) -> Plan:
 
 
 def _executed(job: Job, plan: Plan) -> float:
-    return reduction(sizes_of(job.model), plan, job.lengths).unpadded
+    return job.reduction(plan)
 
 
 def _bisected(job: Job, whole: int) -> Plan:

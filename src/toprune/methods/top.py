@@ -22,7 +22,7 @@ from toprune.errors import OutOfReach
 from toprune.io.atomic import write_text
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
-from toprune.plan.cost import Sizes, expected_share
+from toprune.plan.cost import Cost, expected_share
 from toprune.plan.plan import ONCE, Plan, Restore, Score, Step, notch, probe_of
 from toprune.pruning.policies import Protection
 from toprune.pruning.tokens import Tokens, ranks
@@ -102,7 +102,7 @@ class Top(Method):
             start = [tokens / n for tokens in shape.lengths(n)[settings.first + 1 :]]
             third = max(settings.first + 1, sizes.layers // 3)
             return Learn(
-                Selector(settings, sizes, job.lengths, job.budget, start, job.restore),
+                Selector(settings, job.cost, job.budget_lengths, job.budget, start, job.restore),
                 job.score,
                 probes=probes_of(job),
                 protection=Protection.of(job),
@@ -199,7 +199,7 @@ class Selector(nn.Module):
     def __init__(
         self,
         settings: Top,
-        sizes: Sizes,
+        cost: Cost,
         lengths: Lengths,
         budget: Budget,
         start: Sequence[float] | None = None,
@@ -208,11 +208,11 @@ class Selector(nn.Module):
         """`start`: share of tokens after each layer from `first` on, as a starting shape; None: the
         budget's share in every layer."""
         super().__init__()
-        self.settings, self.sizes, self.lengths = settings, sizes, lengths
+        self.settings, self.cost, self.lengths = settings, cost, lengths
         self.rank_loss = settings.rank_loss
         self.rank_weight = 0.0 if settings.distill == "none" else settings.distill_weight
         self.restore: Restore = restore
-        layers = sizes.layers - 1 - settings.first
+        layers = cost.layers - 1 - settings.first
         self.rank_loga = nn.Parameter(_slopes(settings, start or [1 / budget.reduction] * layers))
         self.gate_loga = nn.Parameter(torch.full((layers,), -START), settings.gates)  # (P,)
         self.lambdas = nn.Parameter(torch.zeros(2), settings.constraint == "lagrangian")
@@ -308,11 +308,11 @@ class Selector(nn.Module):
 
     def _sparsity(self, rank_loga: Tensor, gate_loga: Tensor) -> Tensor:
         ratios = self.ratios(rank_loga, gate_loga)
-        share = expected_share(self.sizes, ratios, self.lengths, self.restore)
+        share = expected_share(self.cost, ratios, self.lengths, self.restore)
         return 1 - torch.as_tensor(share)
 
     def sparsity(self) -> Tensor:
-        """Expected share of real FLOPs removed by the masks in force."""
+        """Expected share of the dense cost (real FLOPs, or time) removed by the masks in force."""
         return self._sparsity(*self.logits())
 
     def penalty(self) -> Tensor:

@@ -55,6 +55,7 @@ class TrBert(Method):
     NAME: ClassVar[str] = "tr_bert"
     SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    TIMED: ClassVar[bool] = False
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         schedule = self.schedule(job)

@@ -49,6 +49,7 @@ class Transkimmer(Method):
     NAME: ClassVar[str] = "transkimmer"
     SCORES: ClassVar[tuple[Score, ...]] = ("predicted",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    TIMED: ClassVar[bool] = False
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         sizes = sizes_of(job.model)

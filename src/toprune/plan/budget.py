@@ -4,61 +4,105 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from toprune.errors import UserError
 
-_BUDGET = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)\s*(x|%|ms|s)", re.IGNORECASE)
+Precision = Literal["fp32", "int8"]
+
+MEDIAN, HIGH = 0.5, 0.95  # quantiles of the lengths that a budget in milliseconds may be for
+_BUDGET = re.compile(r"(?:(p95|p50)\s*:\s*)?(-?[0-9]+(?:\.[0-9]+)?)\s*(x|%|ms|s)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Budget:
     """How much cheaper the pruned model must be.
 
+    A budget in milliseconds becomes a reduction when the time of the dense model is known
+    (`against`): how many times less time the pruned model takes. Time grows with the length, so the
+    median time over the texts is the time at their median length: the budget is for that length.
+
     Args:
-        reduction: how many times fewer FLOPs, on inputs without padding; above one.
-        asked: the request as the user wrote it, for messages and reports.
+        asked: the request as the user wrote it: `4x` is a FLOPs reduction on inputs without
+            padding; `65%` is the share of FLOPs to remove, which papers call "FLOPs sparsity";
+            `12ms` is the time of one text at the median length, `p95:30ms` at the 95th percentile.
+        reduction: how many times cheaper, above one; by default what `asked` says, and NaN for a
+            time before `against`. With a number of its own, `asked` is only a name for messages.
+        threads: of the model, for a budget in milliseconds.
+        precision: of the model's file, for a budget in milliseconds.
     """
 
-    reduction: float
     asked: str
+    reduction: float = math.nan
+    threads: int = 1
+    precision: Precision = "fp32"
+    milliseconds: float | None = field(default=None, init=False)
+    quantile: float = field(default=MEDIAN, init=False)
 
     def __post_init__(self) -> None:
+        match = _BUDGET.fullmatch(str(self.asked).strip())
+        at, number, unit = match.groups() if match else (None, "nan", "x")
+        value, unit = float(number), unit.lower()
+        if unit in ("ms", "s"):
+            object.__setattr__(self, "milliseconds", value * (1000 if unit == "s" else 1))
+            object.__setattr__(self, "quantile", HIGH if (at or "").lower() == "p95" else MEDIAN)
+            self._check_time()
+            return
+        if math.isnan(self.reduction) and at is None:
+            share = 0.0 if value == 100 else 100 / (100 - value)
+            object.__setattr__(self, "reduction", value if unit == "x" else share)
         if not (math.isfinite(self.reduction) and self.reduction > 1):
             raise UserError(
                 f"budget {self.asked!r} is not valid; give a FLOPs reduction above one like 4x, "
-                "or the share of FLOPs to remove like 65% (above 0%, below 100%)"
+                "the share of FLOPs to remove like 65% (above 0%, below 100%), or the time of a "
+                "text like 12ms or p95:30ms"
             )
+        if (self.threads, self.precision) != (1, "fp32"):
+            raise UserError(
+                f"budget {self.asked}: threads and precision are for a budget in milliseconds"
+            )
+
+    def _check_time(self) -> None:
+        assert self.milliseconds is not None
+        if not (math.isfinite(self.milliseconds) and self.milliseconds > 0):
+            raise UserError(f"budget {self.asked!r} is not valid; a time like 12ms is above zero")
+        if self.threads < 1:
+            raise UserError(f"threads must be 1 or more, not {self.threads}")
+        if self.precision not in get_args(Precision):
+            raise UserError(f"precision {self.precision!r} must be fp32 or int8")
 
     @classmethod
     def parse(cls, asked: "str | Budget") -> "Budget":
-        """Read a budget.
-
-        Args:
-            asked: `4x` is a reduction; `65%` is the share to remove, which papers call "FLOPs
-                sparsity". A Budget is returned as it is.
-        """
-        if isinstance(asked, Budget):
-            return asked
-        match = _BUDGET.fullmatch(str(asked).strip())
-        if match is None:
-            return cls(math.nan, str(asked))  # the constructor refuses it with the right message
-        number, unit = float(match[1]), match[2].lower()
-        if unit in ("ms", "s"):
-            raise UserError(
-                f"budget {asked!r}: latency budgets are not supported yet; "
-                "give a FLOPs reduction like 4x or 65%"
-            )
-        if unit == "x":
-            return cls(number, asked)
-        return cls(math.inf if number == 100 else 100 / (100 - number), asked)
+        """Read a budget; a Budget is returned as it is."""
+        return asked if isinstance(asked, Budget) else cls(asked)
 
     @property
     def sparsity(self) -> float:
-        """Share of the dense model's FLOPs to remove."""
+        """Share of the dense model's cost to remove."""
         return 1 - 1 / self.reduction
+
+    def against(self, dense: float) -> "Budget":
+        """Return this budget in milliseconds as a reduction of the dense model's time.
+
+        Args:
+            dense: milliseconds that the dense model takes at the budget's length.
+        """
+        assert self.milliseconds is not None
+        if dense <= self.milliseconds:
+            raise UserError(
+                f"budget {self.asked}: the dense model takes {dense:.2f} ms here already; "
+                "ask for less than that"
+            )
+        return replace(self, reduction=dense / self.milliseconds)
+
+    def limit(self, most: float) -> str:
+        """Describe the largest possible reduction in the unit of the budget."""
+        if self.milliseconds is None:
+            return f"{math.floor(most * 100) / 100:.2f}x at most"
+        least = self.milliseconds * self.reduction / most
+        return f"{math.ceil(least * 100) / 100:.2f} ms at least"
 
 
 @dataclass(frozen=True)
@@ -145,6 +189,13 @@ class Lengths:
             if examples >= q * self.total:
                 return n
         return self.max
+
+    def at(self, q: float) -> Self:
+        """Return one example: as long as a quantile, with the mean of protected tokens there."""
+        n = self.quantile(q)
+        same = [(held, count) for length, held, count in self.rows if length == n]
+        held = sum(held * count for held, count in same) / sum(count for _, count in same)
+        return type(self)(((n, round(held), 1),))
 
     def to_json(self) -> dict[str, int]:
         """Write `{"53": 12}` for 12 examples of 53 tokens, `{"53/7": 12}` if 7 are protected."""

@@ -1,26 +1,58 @@
 """What a plan costs: multiply-accumulates (MACs) of the matrix products that toprune executes.
 
+Schedules and masks ask a `Cost`: `Sizes` counts MACs, a `Curve` (`curve.py`) gives milliseconds.
+
 One formula serves exact counts, whole histograms and the differentiable expectation. It is
 quadratic in the tokens T of a layer, so the sums of T and T^2 over the examples are enough.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprune.errors import UserError
 from toprune.plan.budget import Lengths
-from toprune.plan.plan import Plan, Restore
+from toprune.plan.plan import Plan, Restore, Score
 
 Number = Any  # int, float, numpy array or torch tensor: anything with + and *
 
 
+class Cost(Protocol):
+    """What a budget limits. All costs add up over layers, and no tokens cost nothing."""
+
+    @property
+    def layers(self) -> int: ...
+
+    def total(
+        self,
+        tokens: Sequence[Number],
+        squares: Sequence[Number],
+        *,
+        examples: Number,
+        restore: Restore,
+    ) -> Number:
+        """Sum the cost of all layers; the arguments are those of `total_macs`."""
+        ...
+
+    def ranking(
+        self, score: Score, tokens: Sequence[Number], predictor: int | None = None
+    ) -> Number:
+        """Sum the cost of the steps of a plan, beside the layers.
+
+        Args:
+            score: how tokens are ranked.
+            tokens: (steps,) the tokens that reach each step.
+            predictor: inner width of the networks that score tokens.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers of an architecture that its cost depends on."""
+    """The numbers of an architecture that its cost depends on, and that cost in MACs."""
 
     layers: int
     width: int
@@ -62,6 +94,28 @@ class Sizes:
         common = replace(self, head_width=self.head_size, slim=None)
         return [replace(common, heads=heads, inner=inner) for heads, inner in self.slim]
 
+    def total(
+        self,
+        tokens: Sequence[Number],
+        squares: Sequence[Number],
+        *,
+        examples: Number,
+        restore: Restore,
+    ) -> Number:
+        return total_macs(self, tokens, squares, examples=examples, restore=restore)
+
+    def ranking(
+        self, score: Score, tokens: Sequence[Number], predictor: int | None = None
+    ) -> Number:
+        """A single probe reads each token once; one of several probes and a predictor read every
+        token that is left at their layer."""
+        if score == "probe":
+            return self.width * tokens[0] if tokens else 0
+        per_token = self.width if score == "probes" else 0
+        if predictor is not None:
+            per_token = (self.width + 1) * predictor  # to its inner width, then to one number
+        return per_token * sum(tokens)
+
     def of_layers(self, kept: Sequence[int]) -> "Sizes":
         """Return the sizes of a model that has only the layers `kept`."""
         slim = None if self.slim is None else tuple(self.slim[i] for i in kept)
@@ -86,7 +140,8 @@ class LayerMacs(NamedTuple):
     feed_forward: Number
 
 
-def _layer_macs(sizes: Sizes) -> LayerMacs:
+def layer_macs(sizes: Sizes) -> LayerMacs:
+    """Count the MACs of a token in one layer of these sizes."""
     return LayerMacs(
         query=(2 * sizes.width + sizes.relative) * sizes.query_width,
         key=2 * sizes.width * sizes.key_width + sizes.relative_keys * sizes.query_width,
@@ -117,7 +172,7 @@ def total_macs(
         examples: number of examples.
         restore: what the head gets for dropped tokens.
     """
-    *layers, last = map(_layer_macs, sizes.by_layer)
+    *layers, last = map(layer_macs, sizes.by_layer)
     fed = tokens[:-1] if restore == "last" else tokens[1:]
     before = sizes.entry * (tokens[0] - sizes.free * examples) + sum(
         (macs.query + macs.key) * t + macs.pair * t2 + macs.feed_forward * u
@@ -135,35 +190,42 @@ def total_macs(
     return before + (last.query + last.key) * t + last.pair * t2 + last.feed_forward * t
 
 
-def example_macs(sizes: Sizes, entering: list[int], restore: Restore) -> int:
-    """Count the MACs of one example with `entering[i]` tokens in layer i, without ranking them."""
-    squares = [t * t for t in entering]
-    return total_macs(sizes, entering, squares, examples=1, restore=restore)
+def example_cost(cost: Cost, entering: Sequence[int], restore: Restore) -> Number:
+    """Sum the cost of one example with `entering[i]` tokens in layer i, without ranking them."""
+    return cost.total(entering, [t * t for t in entering], examples=1, restore=restore)
 
 
-def score_macs(sizes: Sizes, plan: Plan, tokens: Sequence[Number]) -> Number:
-    """Count the MACs of ranking `tokens`, the tokens that enter each layer.
+def step_cost(cost: Cost, plan: Plan, tokens: Sequence[Number]) -> Number:
+    """Sum the cost of a plan's steps where `tokens` enter each layer."""
+    reaching = [tokens[step.layer] for step in plan.steps]
+    return cost.ranking(plan.score, reaching, plan.predictor)
 
-    A single probe reads each token once; one of several probes and a predictor read every token
-    that is left at their layer.
-    """
-    if plan.score == "probe" and plan.steps:
-        return sizes.width * tokens[0]
-    per_token = sizes.width if plan.score == "probes" else 0
-    if plan.predictor is not None:
-        per_token = (sizes.width + 1) * plan.predictor  # to its inner width, then to one number
-    return per_token * sum(tokens[step.layer] for step in plan.steps)
+
+def plan_cost(cost: Cost, plan: Plan, lengths: Lengths) -> Number:
+    """Sum the cost of all examples under a plan."""
+    return sum(
+        count * example_cost(cost, entering, plan.restore) + count * step_cost(cost, plan, entering)
+        for n, held, count in lengths.rows
+        for entering in [plan.lengths(n, held)]
+    )
+
+
+def dense_cost(cost: Cost, lengths: Lengths, restore: Restore) -> Number:
+    """Sum the cost of all examples in the dense model."""
+    return sum(
+        count * example_cost(cost, [n] * cost.layers, restore) for n, count in lengths.counts
+    )
 
 
 def dense_macs(sizes: Sizes, n: int, restore: Restore = "none") -> int:
     """Count the MACs of one example of n tokens without steps; the last layer is short here too."""
-    return example_macs(sizes, [n] * sizes.layers, restore)
+    return example_cost(sizes, [n] * sizes.layers, restore)
 
 
 def executed_macs(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
     """Count the MACs of one example of n tokens, `held` of them protected, exactly as they run."""
     entering = plan.lengths(n, held)
-    return example_macs(sizes, entering, plan.restore) + score_macs(sizes, plan, entering)
+    return example_cost(sizes, entering, plan.restore) + step_cost(sizes, plan, entering)
 
 
 def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
@@ -201,8 +263,8 @@ def reduction(
         raise UserError(
             f"max_length {longest} is below the longest example ({lengths.max}); raise it"
         )
-    executed = sum(count * executed_macs(sizes, plan, n, held) for n, held, count in read.rows)
-    dense = sum(count * dense_macs(stock, n, plan.restore) for n, count in lengths.counts)
+    executed = plan_cost(sizes, plan, read)
+    dense = dense_cost(stock, lengths, plan.restore)
     paper = sum(count * paper_macs(sizes, plan.lengths(n, held)) for n, held, count in read.rows)
     paper_dense = sum(count * paper_macs(stock, [n] * stock.layers) for n, count in lengths.counts)
     return Reduction(
@@ -231,7 +293,7 @@ def measured_reduction(
 
     dense = macs(np.repeat(n[:, None], sizes.layers, 1))
     paper = sum(paper_macs(sizes, [int(m)] * sizes.layers) for m in n)
-    executed = macs(entering) + score_macs(sizes, plan, entering.sum(0).tolist())
+    executed = macs(entering) + step_cost(sizes, plan, entering.sum(0).tolist())
     return Reduction(
         unpadded=dense / executed,
         padded=count * dense_macs(sizes, max_length, restore) / executed,
@@ -240,7 +302,7 @@ def measured_reduction(
 
 
 def expected_share(
-    sizes: Sizes,
+    cost: Cost,
     ratios: Number,  # (L-1,) a list of floats or a tensor
     lengths: Lengths,
     restore: Restore = "none",
@@ -250,13 +312,13 @@ def expected_share(
     Tokens are real numbers here (T = R * n, no ceil, none protected), so gradients reach the
     ratios. `repair` counts protected tokens and the probe's 0.01 %.
     """
-    if len(ratios) != sizes.layers - 1:
+    if len(ratios) != cost.layers - 1:
         raise ValueError(
-            f"{len(ratios)} ratios for {sizes.layers} layers; give one less than layers"
+            f"{len(ratios)} ratios for {cost.layers} layers; give one less than layers"
         )
     mean, square = (lengths.moment(power) / lengths.total for power in (1, 2))
     shares = [1.0, *ratios]
     tokens, squares = [r * mean for r in shares], [r * r * square for r in shares]
-    expected = total_macs(sizes, tokens, squares, examples=1, restore=restore)
-    all_tokens, all_squares = [mean] * sizes.layers, [square] * sizes.layers
-    return expected / total_macs(sizes, all_tokens, all_squares, examples=1, restore=restore)
+    expected = cost.total(tokens, squares, examples=1, restore=restore)
+    all_tokens, all_squares = [mean] * cost.layers, [square] * cost.layers
+    return expected / cost.total(all_tokens, all_squares, examples=1, restore=restore)

@@ -12,30 +12,29 @@ from numpy.typing import NDArray
 
 from toprune.errors import OutOfReach, UserError
 from toprune.plan.budget import Budget, Lengths
-from toprune.plan.cost import Sizes, dense_macs, example_macs, score_macs, total_macs
-from toprune.plan.plan import DENOMINATOR, PROBED, Plan, Restore, Score, Step
+from toprune.plan.cost import Cost, Sizes, dense_cost, example_cost, step_cost
+from toprune.plan.plan import DENOMINATOR, Plan, Restore, Score, Step
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 def largest_reduction(
-    sizes: Sizes, lengths: Lengths, first: int, min_tokens: int, restore: Restore, score: Score
+    cost: Cost, lengths: Lengths, first: int, min_tokens: int, restore: Restore, score: Score
 ) -> float:
     """Compute the reduction if every layer from `first` on keeps as few tokens as a plan can."""
 
-    def executed(n: int, held: int) -> int:
+    def executed(n: int, held: int) -> Any:
         least = min(n, max(-(-n // DENOMINATOR), min_tokens, held))
-        entering = [n] * (first + 1) + [least] * (sizes.layers - first - 1)
-        ranking = sizes.width * n if score in PROBED else 0
-        return example_macs(sizes, entering, restore) + ranking
+        entering = [n] * (first + 1) + [least] * (cost.layers - first - 1)
+        return example_cost(cost, entering, restore) + cost.ranking(score, [n])
 
-    dense = sum(count * dense_macs(sizes, n, restore) for n, count in lengths.counts)
+    dense = dense_cost(cost, lengths, restore)
     return dense / sum(count * executed(n, held) for n, held, count in lengths.rows)
 
 
 def repair(
-    sizes: Sizes, plan: Plan, lengths: Lengths, budget: Budget, tolerance: float = 0.01
+    cost: Cost, plan: Plan, lengths: Lengths, budget: Budget, tolerance: float = 0.01
 ) -> Plan:
     """Move the ratios of a plan so that the executed reduction is the budget.
 
@@ -43,7 +42,7 @@ def repair(
     in proportion (in logs), the order stays, and c runs from "keep all" to "keep the minimum".
 
     Args:
-        sizes: of the model.
+        cost: what the budget limits: the sizes of the model, or its curve.
         plan: its layers and the proportions of its ratios stay.
         lengths: of the texts that the budget is meant for.
         budget: what the plan must cost.
@@ -53,7 +52,7 @@ def repair(
         OutOfReach: even the minimum of tokens costs too much.
     """
     shape = np.array([float(step.keep) for step in plan.steps])
-    return _meet(sizes, plan, shape, lengths, budget, tolerance)
+    return _meet(cost, plan, shape, lengths, budget, tolerance)
 
 
 def geometric(
@@ -70,6 +69,7 @@ def geometric(
     protect_until: int | None = None,
     restore: Restore = "none",
     last: int | None = None,
+    cost: Cost | None = None,
 ) -> Plan:
     """Make a plan that drops the same share of the tokens left in each layer.
 
@@ -81,6 +81,7 @@ def geometric(
         last: the last layer with a step; None: the last but one of the model. If `last` equals
             `first`, one step drops everything.
         family, score, probe, min_tokens, protect, protect_until, restore: fields of the plan.
+        cost: what the budget limits; None: the MACs.
 
     Raises:
         OutOfReach: even the minimum of tokens costs too much.
@@ -105,11 +106,11 @@ def geometric(
     )
     # any base below one works: the common power finds the right one
     shape = np.exp2(-np.arange(1.0, len(plan.steps) + 1))
-    return _meet(sizes, plan, shape, lengths, budget)
+    return _meet(cost or sizes, plan, shape, lengths, budget)
 
 
 def _meet(
-    sizes: Sizes,
+    cost: Cost,
     plan: Plan,
     shape: Floats,  # (steps,) ratios before the common power
     lengths: Lengths,
@@ -118,14 +119,13 @@ def _meet(
 ) -> Plan:
     """Move the ratios `shape` to the budget; the steps of `plan` only give the layers."""
     notches, tokens, squares = _ladder(lengths, plan.min_tokens)
-    fixed, prices = _prices(sizes, plan, lengths, tokens, squares)
-    dense = sum(count * dense_macs(sizes, n, plan.restore) for n, count in lengths.counts)
+    fixed, prices = _prices(cost, plan, lengths, tokens, squares)
+    dense = dense_cost(cost, lengths, plan.restore)
     reachable = dense / (fixed + prices[:, 0].sum())
     if budget.reduction > reachable * (1 + tolerance):
         raise OutOfReach(
             f"budget {budget.asked} is out of reach: on these lengths this plan's layers reach "
-            f"at most {math.floor(reachable * 100) / 100:.2f}x; choose that or less, "
-            "or let an earlier layer drop tokens"
+            f"{budget.limit(reachable)}; choose that, or let an earlier layer drop tokens"
         )
     target = dense / budget.reduction - fixed
     close = tolerance / 10 * dense / budget.reduction
@@ -161,26 +161,25 @@ def _ladder(lengths: Lengths, min_tokens: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _prices(
-    sizes: Sizes, plan: Plan, lengths: Lengths, tokens: Ints, squares: Ints
+    cost: Cost, plan: Plan, lengths: Lengths, tokens: Ints, squares: Ints
 ) -> tuple[float, Floats]:
     """Compute the cost before the first step, and of each (step, rung): they add up to the plan's.
 
-    The cost is linear in what enters each layer, so a step's part is the cost with zero elsewhere.
+    The cost adds up over the layers, so a step's part is the cost with zero elsewhere.
     """
     layers = [step.layer for step in plan.steps]
-    bounds = [*layers, sizes.layers - 1]  # step j rules what enters bounds[j]+1..bounds[j+1]
+    bounds = [*layers, cost.layers - 1]  # step j rules what enters bounds[j]+1..bounds[j+1]
 
     def part(after: int, until: int, t: Ints | int, t2: Ints | int, examples: int) -> Floats:
-        entered = [after < layer <= until for layer in range(sizes.layers)]
+        entered = [after < layer <= until for layer in range(cost.layers)]
         entering: list[Any] = [here * t for here in entered]
-        layers = total_macs(
-            sizes,
+        layers = cost.total(
             entering,
             [here * t2 for here in entered],
             examples=examples,
             restore=plan.restore,
         )
-        return layers + score_macs(sizes, plan, entering)
+        return layers + step_cost(cost, plan, entering)
 
     prices = np.zeros((len(layers), len(tokens)))
     for j, (after, until) in enumerate(pairwise(bounds)):

@@ -2,7 +2,7 @@
 AdapLeR rank by them; there is one at every layer that drops tokens.
 
 They are part of the model: their weights are trained, saved, loaded and hashed with those of the
-model, under a name that transformers ignores. Their cost is counted (`cost.score_macs`).
+model, under a name that transformers ignores. Their cost is counted (`Sizes.ranking`).
 """
 
 from collections.abc import Iterable

@@ -15,7 +15,8 @@ from toprune.errors import UserError
 from toprune.models.families import family_of, sizes_of
 from toprune.models.heads import restore_of
 from toprune.plan.budget import Budget, Lengths
-from toprune.plan.cost import Sizes
+from toprune.plan.cost import Cost, Sizes, dense_cost, plan_cost
+from toprune.plan.curve import Curve
 from toprune.plan.plan import Plan, Restore, Score, probe_of
 from toprune.plan.schedule import geometric, repair
 from toprune.tasks import Task
@@ -34,6 +35,7 @@ class Method(Protocol):
     NAME: ClassVar[str]
     SCORES: ClassVar[tuple[Score, ...]]  # scores that it can rank tokens by; the first is default
     STAGES: ClassVar[tuple[Stage, ...]]  # stages that train; a single one gets the epochs of both
+    TIMED: ClassVar[bool] = True  # takes a budget in milliseconds, too
 
     @property
     def first_layer(self) -> int | None:
@@ -88,6 +90,7 @@ class Job:
     before: Sizes | None = None  # of the dense model, where the method removes layers or weights
     target: Target = "last"  # what the score `received` is to rank like
     shared: Path | None = None  # directory with the dense model's outputs, shared between runs
+    curve: Curve | None = None  # of the model here, for a budget in milliseconds
 
     @property
     def teacher_folder(self) -> Path:
@@ -106,6 +109,16 @@ class Job:
     @property
     def hard_epochs(self) -> float:
         return self.training.stage_epochs[1]
+
+    @property
+    def cost(self) -> Cost:
+        """What the budget limits: the model's MACs, or its milliseconds here."""
+        return self.curve or sizes_of(self.model)
+
+    @property
+    def budget_lengths(self) -> Lengths:
+        """The lengths that the budget is for: those of all texts; for a time, a single one."""
+        return self.lengths if self.curve is None else self.lengths.at(self.budget.quantile)
 
     @property
     def restore(self) -> Restore:
@@ -134,8 +147,9 @@ class Job:
         end = sizes_of(self.model).layers - 2 if last is None else last
         return geometric(
             sizes_of(self.model),
-            self.lengths,
+            self.budget_lengths,
             self.budget,
+            cost=self.cost,
             family=family_of(self.model).name,
             first=first,
             last=end,
@@ -147,9 +161,14 @@ class Job:
             restore=self.restore,
         )
 
+    def reduction(self, plan: Plan) -> float:
+        """How many times cheaper than the dense model a plan is, in what the budget limits."""
+        dense = dense_cost(self.cost, self.budget_lengths, plan.restore)
+        return dense / plan_cost(self.cost, plan, self.budget_lengths)
+
     def repaired(self, plan: Plan) -> Plan:
         """The plan with its ratios moved until it meets the budget."""
-        return repair(sizes_of(self.model), plan, self.lengths, self.budget)
+        return repair(self.cost, plan, self.budget_lengths, self.budget)
 
 
 @dataclass(frozen=True)

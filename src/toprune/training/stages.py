@@ -99,13 +99,16 @@ def check_reach(job: Job) -> None:
         return
     if not 0 <= first <= sizes.layers - 2:
         raise UserError(f"the first prunable layer must be in 0..{sizes.layers - 2}, not {first}")
-    most = largest_reduction(sizes, job.lengths, first, job.min_tokens, job.restore, job.score)
+    most = largest_reduction(
+        job.cost, job.budget_lengths, first, job.min_tokens, job.restore, job.score
+    )
     if job.budget.reduction > most:
+        unit = "less" if job.curve is None else "more time"
         fixes = "" if job.protect_until is None else ", or give up --protect-first"
         fixes += "" if job.min_tokens <= 2 else ", or for a lower --min-tokens"
         raise OutOfReach(
             f"budget {job.budget.asked} is out of reach: on these lengths this model can be pruned "
-            f"to {int(most * 100) / 100:.2f}x at most; ask for less{fixes}"
+            f"to {job.budget.limit(most)}; ask for {unit}{fixes}"
         )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from toprune.compare.timing import interleave, middle, pinned
 from toprune.data.examples import Examples
 from toprune.data.presets import preset_in
 from toprune.data.sets import Data, load_furthest
@@ -40,6 +39,7 @@ from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest, Precision
 from toprune.run.runner import open_reader
+from toprune.run.timing import interleave, middle, pinned
 from toprune.tasks.side_by_side import SideBySide
 
 FILLED = 500  # texts that get filler, as much of it as they are long

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toprune.compare import timing as measure
-from toprune.compare.timing import LEAST, interleave, pinned, ratio
 from toprune.report.environment import describe_cpu
+from toprune.run import timing as measure
+from toprune.run.timing import LEAST, interleave, pinned, ratio
 
 
 class Machine:
