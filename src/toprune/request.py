@@ -142,6 +142,8 @@ def resolve_prune(
     )
     share_of(training.batch_size)  # refuses a batch that the processes cannot share
     budget = Budget.parse(budget)
+    if budget.milliseconds is not None:
+        raise UserError(f"budget {budget.asked!r}: latency budgets are not supported yet")
     config = config_of(model)
     auto_class(resolved, config)  # refuses a task that the model cannot do
     data = data_of(data, config)

@@ -27,7 +27,7 @@ def curve_of(**parts: list[float]) -> Curve:
     """A curve of straight lines, but for the given parts."""
     slopes = {"entry": 0.01, "attend": 0.03, "feed": 0.05, "head": 0.02, "step": 0.002}
     return Curve(
-        tokens=TOKENS,
+        counts=TOKENS,
         milliseconds={
             name: tuple(parts.get(name, [0.1 + slope * t for t in TOKENS]))
             for name, slope in slopes.items()
@@ -187,8 +187,8 @@ def test_a_file_and_back(tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "counts that fall": ({"tokens": [2, 1]}, "rising"),
-    "words": ({"tokens": ["a"]}, "numbers"),
+    "counts that fall": ({"counts": [2, 1]}, "rising"),
+    "words": ({"counts": ["a"]}, "numbers"),
     "no times": ({"milliseconds": {}}, "must have"),
     "a time too few": (
         {"milliseconds": {name: [1.0] for name in curve_of().milliseconds}},

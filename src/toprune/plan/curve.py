@@ -36,7 +36,7 @@ _SCHEMA = Schema(
     command="profile",
     fields={
         "schema": (int,),
-        "tokens": (list,),
+        "counts": (list,),
         "milliseconds": (dict,),
         "shape": (dict,),
         "score": (str,),
@@ -55,7 +55,7 @@ class Curve:
     Between two counts the time is interpolated, beyond the last it grows on; no tokens take none.
 
     Args:
-        tokens: counts, rising from one.
+        counts: of tokens, rising from one.
         milliseconds: by part, at each count. `entry`: embeddings, the head of the task and what a
             call costs, by the tokens of the text; `attend` and `feed`: attention with its
             projections and the feed-forward part of a layer; `head`: the last layer; `step`: to
@@ -68,7 +68,7 @@ class Curve:
         environment: machine and versions.
     """
 
-    tokens: tuple[int, ...]
+    counts: tuple[int, ...]
     milliseconds: dict[str, tuple[float, ...]]
     shape: dict[str, Any]
     score: Score
@@ -78,14 +78,14 @@ class Curve:
     environment: dict[str, Any]
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip((0, *self.tokens), self.tokens, strict=False))
-        _SCHEMA.require(rising and len(self.tokens) > 1, "tokens must be two or more rising counts")
+        rising = all(a < b for a, b in zip((0, *self.counts), self.counts, strict=False))
+        _SCHEMA.require(rising and len(self.counts) > 1, "counts must be two or more rising counts")
         _SCHEMA.require(
             tuple(self.milliseconds) == PARTS, f"milliseconds must have {', '.join(PARTS)}"
         )
         for name, values in self.milliseconds.items():
             _SCHEMA.require(
-                len(values) == len(self.tokens) and all(0 <= x < 1e9 for x in values),
+                len(values) == len(self.counts) and all(0 <= x < 1e9 for x in values),
                 f"{name} must have one time for each count, 0 or more",
             )
         _SCHEMA.require(self.precision in get_args(Precision), "precision must be fp32 or int8")
@@ -97,7 +97,7 @@ class Curve:
 
     @cached_property
     def _lines(self) -> dict[str, "Line"]:
-        return {name: Line.of(self.tokens, values) for name, values in self.milliseconds.items()}
+        return {name: Line.of(self.counts, values) for name, values in self.milliseconds.items()}
 
     # -- the cost, in milliseconds -------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Curve:
         """Read a curve; a UserError names the first field that is wrong."""
         data = _SCHEMA.parse(text)
         del data["schema"]
-        data["tokens"] = _SCHEMA.numbers("tokens", data["tokens"], int)
+        data["counts"] = _SCHEMA.numbers("counts", data["counts"], int)
         for name, values in data["milliseconds"].items():
             _SCHEMA.require(type(values) is list, f"{name} must be a list")
             data["milliseconds"][name] = _SCHEMA.numbers(name, values, int, float)
@@ -219,9 +219,9 @@ class Curve:
                     f"the curve is of another {name} ({_short(own[name])}, not {_short(value)}); "
                     "measure it here with: toprune profile"
                 )
-        if self.tokens[-1] < longest:
+        if self.counts[-1] < longest:
             raise UserError(
-                f"the curve ends at {self.tokens[-1]} tokens, the budget is for {longest}; "
+                f"the curve ends at {self.counts[-1]} tokens, the budget is for {longest}; "
                 "profile the model on the same data, or with longer --lengths"
             )
 
