@@ -56,7 +56,7 @@ def _accuracy() -> str:
                 f"| {int8:.1f} | {len(runs)} |"
             )
     every = [run for runs in groups.values() for run in runs]
-    return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
+    return "\n".join(lines) + f"\n\n{origin(every)}" if every else "No result files yet."
 
 
 def headline_rows() -> dict[tuple[str, float], str]:
@@ -123,7 +123,7 @@ def _defaults() -> str:
             f"| {len(runs)} |"
         )
     every = [run for runs in groups.values() for run in runs]
-    return "\n".join(lines) + f"\n\n{_origin(every)}" if every else "No result files yet."
+    return "\n".join(lines) + f"\n\n{origin(every)}" if every else "No result files yet."
 
 
 def _gap(runs: Runs, metric: str) -> str:
@@ -138,7 +138,8 @@ def _mean(runs: Runs, part: str, metric: str, field: str) -> float:
     return 100 * statistics.mean(run[part][metric][field] for run in runs)
 
 
-def _origin(runs: Runs) -> str:
+def origin(runs: Runs) -> str:
+    """Where and from what commits the runs were made."""
     machines = sorted({run["environment"]["machine"] for run in runs})
     commits = sorted({str(run["environment"]["commit"]) for run in runs})
     return f"Made on {', '.join(machines)}; commits {', '.join(commits)}."

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 import accuracy_tables
+import dial_tables
 import latency_tables
 import task_tables
 from sets import METRIC
@@ -314,6 +315,7 @@ def main() -> None:
         "stress": stress_output(),
     }
     parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
+    parts |= dial_tables.parts()
     docs = ROOT / "docs"
     pages = ("results.md", "methods.md", "how-to/guardrails.md")
     written = {path: fill(path, parts) for path in (ROOT / "README.md", *(docs / p for p in pages))}

@@ -29,9 +29,11 @@ from toprune.models.families import sizes_of
 from toprune.models.heads import restore_of
 from toprune.models.load import Source, fingerprint
 from toprune.plan.budget import Budget
+from toprune.plan.dial import Dial
 from toprune.plan.plan import Plan, Score
 from toprune.pruning.attach import attach, detach
 from toprune.report.build import Execution, evaluation_report, prune_report
+from toprune.report.dial import dial_row
 from toprune.request import (
     Data,
     Request,
@@ -142,7 +144,7 @@ def finetune(
 def prune(
     model: Source,
     data: Data | Any,
-    budget: str | Budget,
+    budget: str | Budget | Sequence[str | Budget],
     *,
     task: str | Task = "classify",
     out: str | Path | None = None,
@@ -167,7 +169,9 @@ def prune(
     Args:
         model, data, task, tokenizer, schedule: as in `finetune`; `method`, `score` and `training`
             take precedence over the schedule. The data need no labels.
-        budget: `4x` for a quarter of the real FLOPs, or `75%` of them removed.
+        budget: `4x` for a quarter of the real FLOPs, or `75%` of them removed. Several (`2x,3x,5x`
+            or a list) give a bundle with a dial: one set of weights for these budgets and all
+            between them. The first is the default.
         out: the directory to write; None: work in a temporary place, which cannot be resumed.
         method: a name in `methods.METHODS`, or a method with settings (`Top(bins=20)`).
         score: what ranks tokens; None: the method's default for the task.
@@ -234,7 +238,8 @@ def prune(
         report["provenance"]["run"] = run_id(settings)
         report["inputs"] = input_names(model, request.data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
-        bundle = Bundle(request.model, request.tokenizer, plan, report)
+        dial = None if outcome.dial is None else replace(outcome.dial, default=plan)
+        bundle = Bundle(request.model, request.tokenizer, plan, report, dial)
         publish(work, bundle)
     return bundle
 
@@ -296,30 +301,54 @@ def _prune_report(
     tests: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """Evaluate the pruned model beside the dense one's outputs."""
-    job, plan, held_out = outcome.job, outcome.plan, request.held_out
+    job, plan, held_out, dial = outcome.job, outcome.plan, request.held_out, outcome.dial
     features = tests if job.cut is None else request.encode(held_out, job.cut)
     attach(request.model, plan)
     pruned = request.outputs(features, "evaluating pruned")
     tasks = dense_task, request.tuned_task(job.cut)
     detach(request.model)
     names = all_class_names(request.model.config, held_out)
+    sides = SideBySide(tasks, (dense, pruned), rows_of(tests), held_out, names)
+    execution = Execution(
+        plan,
+        sizes_of(request.model),
+        job.lengths,
+        request.limit,
+        job.cut,
+        job.before,
+        _counts(request, plan, features),
+    )
     report = prune_report(
-        SideBySide(tasks, (dense, pruned), rows_of(tests), held_out, names),
-        Execution(
-            plan,
-            sizes_of(request.model),
-            job.lengths,
-            request.limit,
-            job.cut,
-            job.before,
-            _counts(request, plan, features),
-        ),
+        sides,
+        execution,
+        asked=job.asked if dial is None else dial.default_budget.asked,
         settings=settings_of(job),
         expected=outcome.expected,
         log=outcome.log,
         extra=outcome.extra,
     )
+    if dial is not None:
+        report["dial"] = list(_dial_rows(request, dial, sides, execution, tests))
     return with_preset(report, request.preset)
+
+
+def _dial_rows(
+    request: Request,
+    dial: Dial,
+    sides: SideBySide,
+    execution: Execution,
+    tests: Sequence[dict[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Evaluate every budget of a dial; `sides` and `execution` are those of the default one, whose
+    settings of the task serve all."""
+    for asked, plan in dial.plans().items():
+        outputs = sides.outputs[1]
+        if plan != dial.default:
+            attach(request.model, plan)
+            outputs = request.outputs(tests, f"evaluating {asked}")
+            detach(request.model)
+        both = replace(sides, outputs=(sides.outputs[0], outputs))
+        yield dial_row(asked, both, replace(execution, plan=plan))
 
 
 @contextmanager

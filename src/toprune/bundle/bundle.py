@@ -12,6 +12,8 @@ from toprune.data.presets import PRESET_KEY
 from toprune.errors import UserError
 from toprune.io.untrusted import read_json
 from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
+from toprune.plan import dial
+from toprune.plan.dial import Dial
 from toprune.plan.plan import Plan
 from toprune.report.card import CARD, model_card
 from toprune.report.html.files import write_report
@@ -36,6 +38,7 @@ class Bundle:
     tokenizer: Any  # `Images` for a model of images
     plan: Plan | None
     report: dict[str, Any]
+    dial: Dial | None = None  # plans for other budgets; the default is `plan`
 
     @property
     def task(self) -> Task:
@@ -68,6 +71,9 @@ class Bundle:
             write_pooling(folder, task, sizes_of(self.model).width, limit)
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
+        (folder / dial.FILE).unlink(missing_ok=True)  # of a bundle that was here before
+        if self.dial is not None:
+            self.dial.save(folder / dial.FILE)
         write_report(folder, self.report)
         if self.plan is not None and "provenance" in self.report:
             card = model_card(folder, self.report)
@@ -113,16 +119,19 @@ class Bundle:
         config = read_config(folder)
         model = read_weights(folder, task_for(report, config), config).eval()
         plan = Plan.load(folder / "plan.json") if (folder / "plan.json").exists() else None
+        plans = None
         if plan is not None:
             family = family_of(model)
             sizes = family.sizes(model.config)
             plan.check_model(family.name, sizes.layers, sizes.width)
             read_predictors(model, plan, folder)
+            if (folder / dial.FILE).exists():
+                plans = Dial.load(folder / dial.FILE, plan)
         check_finite(model, folder)
         tokenizer = load_tokenizer(folder, config)
         if not isinstance(tokenizer, Images):
             check_vocabulary(model, tokenizer)
-        return cls(model, tokenizer, plan, report)
+        return cls(model, tokenizer, plan, report, plans)
 
 
 def read_report(folder: Path) -> dict[str, Any]:

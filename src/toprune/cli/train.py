@@ -85,7 +85,11 @@ def prune(
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
     budget: Annotated[
-        str, typer.Option(help="4x for a quarter of the real FLOPs, or 75% to remove that share.")
+        str,
+        typer.Option(
+            help="4x for a quarter of the real FLOPs, or 75% to remove that share. Several, like "
+            "2x,3x,5x, give one bundle with a dial; the first is its default."
+        ),
     ],
     method: o.Method = "top",
     epochs: Annotated[

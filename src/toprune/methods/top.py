@@ -28,6 +28,7 @@ from toprune.pruning.policies import Protection
 from toprune.pruning.tokens import Tokens, ranks
 from toprune.training import hard_concrete
 from toprune.training.batches import Collate, in_batches
+from toprune.training.dial import with_dial
 from toprune.training.evaluation import batch_outputs, distance
 from toprune.training.job import Job, Method, Outcome
 from toprune.training.ranking_losses import RANK_LOSSES, Ranking
@@ -83,8 +84,14 @@ class Top(Method):
     NAME: ClassVar[str] = "top"
     SCORES: ClassVar[tuple[Score, ...]] = ("probes", "probe", "received")
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    DIALS: ClassVar[bool] = True
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
+        """Learn masks and weights for a budget; for a dial, add the plans of the other budgets."""
+        outcome = self._learn(job, resume=resume)
+        return with_dial(outcome) if job.budgets else outcome
+
+    def _learn(self, job: Job, *, resume: bool) -> Outcome:
         """Learn masks and weights together; without epochs for that, take the best schedule for
         the dense model. The same schedule serves heads that read the state with which a token left:
         a soft weight does not change that state, and masks that cannot see it drift to late and
@@ -155,6 +162,7 @@ class Top(Method):
                 method=replace(self, distill_weight=weight),
                 work=job.work / f"weight-{weight:g}",
                 shared=None,  # that folder is for all texts
+                budgets=(),  # the weight is chosen at the tightest budget
             )
             plan = run(trial, resume=resume).plan
             outputs = batch_outputs(job.model, job.task, batches, plan)

@@ -105,6 +105,7 @@ def prune_report(
     sides: SideBySide,
     execution: Execution,
     *,
+    asked: str,
     settings: Mapping[str, Any],
     expected: float | None,
     log: Sequence[dict[str, float]],
@@ -115,7 +116,8 @@ def prune_report(
     Args:
         sides: what both models answer.
         execution: what runs, and on which texts.
-        settings: of the run; `budget` and `method` are named after them.
+        asked: the budget as the user wrote it; of a dial, the budget of its default plan.
+        settings: of the run.
         expected: the reduction that the learned masks expected; None if none were learned.
         log: of the training.
         extra: further keys that the method adds.
@@ -133,8 +135,8 @@ def prune_report(
       `kept_i`, the share of tokens expected after it; layers count from zero |
     | provenance | method, settings, machine, versions, commit |
 
-    `prune` adds `inputs`, the names of model, data, columns and protected words; `toprune bench`
-    adds `latency`, `toprune export --data` adds `onnx`.
+    `prune` adds `inputs`, the names of model, data, columns and protected words, and for several
+    budgets `dial` (`report.dial`); `toprune bench` adds `latency`, `toprune export --data` `onnx`.
     """
     dense_task, pruned_task = sides.tasks
     examples = sides.examples
@@ -142,7 +144,7 @@ def prune_report(
     report: dict[str, Any] = _about(pruned_task, examples) | {
         "max_length": execution.cut or execution.max_length,
         "budget": {
-            "asked": settings["budget"],
+            "asked": asked,
             "expected": expected,
             "executed": vars(execution.reduction()),
         },

@@ -24,6 +24,8 @@ def pruned(report: dict[str, Any]) -> Group:
     else:
         parts.append(Text("There are no labels, so there are no metrics."))
     parts += [_agreement(report), _budget(report), _kept(report)]
+    if "dial" in report:
+        parts.append(_dial(report["dial"]))
     return Group(*parts)
 
 
@@ -337,6 +339,19 @@ def _budget(report: dict[str, Any]) -> Table:
     expected = "not learned" if budget["expected"] is None else f"{budget['expected']:.2f}x"
     rows = {"requested": budget["asked"], "expected by the learned masks": expected}
     return _ratios("fewer FLOPs", rows | _executed(budget["executed"], report["max_length"]))
+
+
+def _dial(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="the budgets of the dial", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("budget")
+    names = list(rows[0].get("difference", {}))
+    for name in ("fewer\nFLOPs", "agreement", *(f"{name}\n[95 % interval]" for name in names)):
+        table.add_column(name, justify="right")
+    for row in rows:
+        executed, agreement = row["executed"]["unpadded"], 100 * row["agreement"]
+        gaps = (in_points(row["difference"][name], sign="+") for name in names)
+        table.add_row(row["asked"], f"{executed:.2f}x", f"{agreement:.1f}", *gaps)
+    return table
 
 
 def _executed(executed: dict[str, float], max_length: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from toprune.models.heads import restore_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Cost, Sizes, dense_cost, plan_cost
 from toprune.plan.curve import Curve
+from toprune.plan.dial import Dial
 from toprune.plan.plan import Plan, Restore, Score, probe_of
 from toprune.plan.schedule import geometric, repair
 from toprune.tasks import Task
@@ -36,6 +37,7 @@ class Method(Protocol):
     SCORES: ClassVar[tuple[Score, ...]]  # scores that it can rank tokens by; the first is default
     STAGES: ClassVar[tuple[Stage, ...]]  # stages that train; a single one gets the epochs of both
     TIMED: ClassVar[bool] = True  # takes a budget in milliseconds, too
+    DIALS: ClassVar[bool] = False  # can it learn several budgets at once (`Job.budgets`)?
 
     @property
     def first_layer(self) -> int | None:
@@ -77,7 +79,7 @@ class Job:
     task: Task
     features: Sequence[dict[str, Any]]  # of the training texts, as the dense model reads them
     lengths: Lengths  # of the texts that the budget is for
-    budget: Budget
+    budget: Budget  # of a dial: the tightest
     method: Method
     score: Score
     training: Training  # `resolved`
@@ -91,6 +93,7 @@ class Job:
     target: Target = "last"  # what the score `received` is to rank like
     shared: Path | None = None  # directory with the dense model's outputs, shared between runs
     curve: Curve | None = None  # of the model here, for a budget in milliseconds
+    budgets: tuple[Budget, ...] = ()  # of a dial, in the order of the request; empty: there is none
 
     @property
     def teacher_folder(self) -> Path:
@@ -123,6 +126,11 @@ class Job:
     @property
     def restore(self) -> Restore:
         return restore_of(self.task, self.model.config)
+
+    @property
+    def asked(self) -> str:
+        """The budget as the user wrote it, or all budgets of a dial."""
+        return ",".join(budget.asked for budget in self.budgets or (self.budget,))
 
     def blank(self) -> Plan:
         """A plan without steps for this job."""
@@ -182,6 +190,7 @@ class Outcome:
     extra: dict[str, Any] = field(default_factory=dict[str, Any])  # further keys of the report
     ranking: Ranking | None = None  # distilled in the hard stage, where answers are tokens
     trained: bool = False  # the method has run the hard stage itself
+    dial: Dial | None = None  # the plans of all budgets, where there are several
 
 
 def dense_plan(model: Any, restore: Restore = "none") -> Plan:
@@ -205,7 +214,7 @@ def settings_of(job: Job) -> dict[str, Any]:
             {
                 "task": job.task.NAME,
                 "task_settings": task_settings(job.task),
-                "budget": job.budget.asked,
+                "budget": job.asked,
                 "method": job.method.NAME,
                 "method_settings": recorded(job.method),
                 "score": job.score,

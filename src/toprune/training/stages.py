@@ -39,6 +39,7 @@ from toprune.training.ranking_quality import (
 from toprune.training.teacher import Teacher, teach
 from toprune.training.thresholds import meet
 from toprune.training.trainer import train
+from toprune.training.turns import MORE_STEPS, Turns
 
 PROBE_TEXTS = 512
 CALIBRATION_TEXTS = 256
@@ -243,15 +244,19 @@ def _hard_stage(outcome: Outcome, dense: Any, *, resume: bool) -> Outcome:
     collate = Collate(job.tokenizer, teacher_of(job).extras)
     torch.manual_seed(job.training.seed)
     attach(job.model, outcome.plan)
+    turns, more = None, 1.0
+    if outcome.dial is not None:
+        turns, more = Turns(job.model, outcome.dial, job.training.seed), MORE_STEPS
     log = train(
         learner_of(job, ranking=outcome.ranking, dense=dense),
         job.student_features,
         collate,
         job.training,
-        epochs=job.hard_epochs,
+        epochs=more * job.hard_epochs,
         out=job.work / "hard",
         label="hard stage",
         resume=resume,
+        callback=turns,
     )
     plan = outcome.plan
     if plan.adaptive:  # the weights have changed, and the scores with them

@@ -37,8 +37,10 @@ def train(
     out: Path,
     label: str,
     resume: bool = False,
+    callback: TrainerCallback | None = None,
 ) -> list[dict[str, float]]:
-    """Train one stage and return its log. `resume` goes on from the last checkpoint in `out`."""
+    """Train one stage and return its log. `resume` goes on from the last checkpoint in `out`;
+    `callback` is called at every step."""
     for p in learner.model.base_model.embeddings.parameters():
         p.requires_grad_(training.train_embeddings)
     batches = len(features) / (training.batch_size * training.accumulation)
@@ -66,6 +68,7 @@ def train(
     # A process trains on one GPU: `nn.DataParallel` would run copies that share one attached plan.
     args._n_gpu = min(1, args.n_gpu)  # pyright: ignore[reportPrivateUsage]
     progress_bar = Bar(label)
+    callbacks = [Schedule(learner, training.sparsity_warmup), progress_bar]
     trainer = StageTrainer(
         learner,
         training,
@@ -73,7 +76,7 @@ def train(
         args=args,
         train_dataset=features,
         data_collator=collate,
-        callbacks=[Schedule(learner, training.sparsity_warmup), progress_bar],
+        callbacks=callbacks if callback is None else [*callbacks, callback],
     )
     trainer.remove_callback(PrinterCallback)
     try:
