@@ -153,62 +153,6 @@ def resolve_prune(
     config = config_of(model)
     auto_class(resolved, config)  # refuses a task that the model cannot do
     data = data_of(data, config)
-    train, held_out = _load_sets(data, resolved, preset, training.seed)
-    if train.labels is None:
-        raise UserError("fine-tuning needs labels; name their column with --label")
-    if data.unlabelled:
-        raise UserError("fine-tuning cannot use unlabelled data; pass them to prune")
-    resolved = resolved.sized(lambda: resolved.num_outputs(train))
-    torch.manual_seed(training.seed)  # for the new head
-    dense = load_model(model, resolved, train, new_head=True, config=config)
-    tokenizer = _tokenizer(model, config, tokenizer)
-    limit = _limit(config, resolved, data, preset)
-    training = choose_bf16(training, sizes_of(dense).width)
-    return Request(resolved, preset, data, dense, tokenizer, train, held_out, limit, training)
-
-
-def resolve_prune(
-    model: Source,
-    data: Data | Any,
-    budget: str | Budget | Sequence[str | Budget],
-    *,
-    task: str | Task,
-    tokenizer: Any,
-    schedule: Schedule | None,
-    method: str | Method,
-    score: Score | None,
-    training: Training | None,
-    protect: tuple[str, ...],
-    protect_first: bool | None,
-    min_tokens: int,
-    before: Mapping[str, Any],
-) -> tuple[Request, Job]:
-    """Resolve the arguments of `api.prune`; `before`: the settings of a stopped run. The job has no
-    work directory yet."""
-    recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
-    if isinstance(method, str):
-        method = make_method(method, recipe.methods.get(method))
-    resolved, preset = task_of(task, model)
-    if score is None and before.get("score") in method.SCORES:
-        score = before["score"]  # the stopped run must end as it began
-    score = _score(method, score, recipe)
-    training = training or Training(
-        soft_epochs=None if recipe.soft is None else recipe.epochs * recipe.soft,
-        epochs=recipe.epochs,
-        **recipe.training,
-    )
-    share_of(training.batch_size)  # refuses a batch that the processes cannot share
-    budget = Budget.parse(budget)
-    if budget.milliseconds is not None:
-        raise UserError(f"budget {budget.asked!r}: latency budgets are not supported yet")
-    budgets = parse_budgets(budget)
-    if len(budgets) > 1 and not method.DIALS:
-        raise UserError(
-            f"the method {method.NAME} learns one budget at a time; give one, or use --method top"
-        )
-    config = config_of(model)
-    auto_class(resolved, config)  # refuses a task that the model cannot do
-    data = data_of(data, config)
     train, held_out = _load_sets(data, resolved, preset, training.seed, config)
     resolved = resolved.sized(lambda: config.num_labels)
     student = load_model(model, resolved, train, config=config)

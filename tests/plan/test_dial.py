@@ -69,6 +69,11 @@ def test_a_plan_between_lies_between() -> None:
     assert low.steps[0].keep > middle.steps[0].keep > high.steps[0].keep
 
 
+def test_times_are_refused() -> None:
+    with pytest.raises(UserError, match="a dial has no milliseconds"):
+        DIAL.plan("12ms")
+
+
 @pytest.mark.parametrize("budget", ["1.5x", "6x", "99%"])
 def test_outside_the_range_is_refused(budget: str) -> None:
     with pytest.raises(UserError, match=r"outside the range that was trained, 2x to 5x"):
@@ -92,7 +97,7 @@ def test_it_reads_what_it_writes() -> None:
 
 def test_budgets_are_parsed_in_the_order_of_the_request() -> None:
     assert [b.asked for b in parse_budgets("3x, 50%,5x")] == ["3x", "50%", "5x"]
-    assert parse_budgets(["3x", Budget(2.0, "2x")]) == parse_budgets("3x,2x")
+    assert parse_budgets(["3x", Budget("2x")]) == parse_budgets("3x,2x")
     assert parse_budgets("4x") == parse_budgets(Budget.parse("4x")) == (Budget.parse("4x"),)
 
 
@@ -103,6 +108,8 @@ def test_budgets_are_parsed_in_the_order_of_the_request() -> None:
         ("3x,3x", "are the same"),
         ("2x,,3x", "budget '' is not valid"),
         ("2x,0.5x", "budget '0.5x' is not valid"),
+        ("8ms,12ms", "8ms: a dial has no milliseconds"),
+        ("2x,12ms", "12ms: a dial has no milliseconds"),
         ([], "0 budgets; give one"),
         (",".join(f"{i}x" for i in range(2, 40)), "38 budgets; give one"),
     ],

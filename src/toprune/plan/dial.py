@@ -128,6 +128,7 @@ class Dial:
             UserError: the budget is outside the range that was trained.
         """
         wanted = Budget.parse(budget)
+        _check_times([wanted])
         for stop in self.stops:
             if math.isclose(wanted.reduction, stop.budget.reduction, rel_tol=SAME):
                 return self._with(stop.keep)
@@ -155,7 +156,7 @@ class Dial:
         """Plans at equal distances, from the largest to the smallest."""
         first, last = (math.log(self.stops[i].budget.reduction) for i in (0, -1))
         rungs = (first + (last - first) * i / (count - 1) for i in range(1, count - 1))
-        inner = [self.plan(Budget(x, f"{x:.2f}x")) for x in map(math.exp, rungs)]
+        inner = [self.plan(Budget(f"{x:.2f}x", x)) for x in map(math.exp, rungs)]
         return [self._with(self.stops[0].keep), *inner, self._with(self.stops[-1].keep)]
 
     def _with(self, keep: Sequence[Fraction]) -> Plan:
@@ -235,6 +236,8 @@ def parse_budgets(asked: "str | Budget | Sequence[str | Budget]") -> tuple[Budge
     budgets = tuple(map(Budget.parse, parts))
     if not 1 <= len(budgets) <= MAX_BUDGETS:
         raise UserError(f"{len(budgets)} budgets; give one, or up to {MAX_BUDGETS} for a dial")
+    if len(budgets) > 1:
+        _check_times(budgets)
     ordered = sorted(budgets, key=lambda budget: budget.reduction)
     for one, other in pairwise(ordered):
         if math.isclose(one.reduction, other.reduction, rel_tol=SAME):
@@ -242,6 +245,15 @@ def parse_budgets(asked: "str | Budget | Sequence[str | Budget]") -> tuple[Budge
                 f"budgets {one.asked} and {other.asked} are the same; leave one of them out"
             )
     return budgets
+
+
+def _check_times(budgets: Sequence[Budget]) -> None:
+    """Refuse milliseconds: they hold for one machine, and a dial is turned on any machine."""
+    for budget in budgets:
+        if budget.milliseconds is not None:
+            raise UserError(
+                f"budget {budget.asked}: a dial has no milliseconds; give reductions like 2x,3x,5x"
+            )
 
 
 def numerators(keep: Sequence[Fraction]) -> list[int]:
@@ -257,7 +269,7 @@ def _stop(data: Any) -> Stop:
         f"keep must hold thousandths, 1 to {DENOMINATOR}",
     )
     keep = tuple(Fraction(number, DENOMINATOR) for number in kept)
-    return Stop(Budget(float(data["reduction"]), data["asked"]), keep)
+    return Stop(Budget(data["asked"], float(data["reduction"])), keep)
 
 
 def _sizes(data: dict[str, Any]) -> Sizes:
