@@ -1,18 +1,17 @@
 """The web app: its answers are those of `explain`, nobody else's host is served, and a browser
 finds nothing wrong with it."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 import toprune
 from support import synthetic
 from support.models import make_model, make_tokenizer
+from support.serving import on_loopback
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import explain
 from toprune.inspection.explain.explanation import prediction_text
@@ -96,23 +95,8 @@ def test_a_dense_model_has_nothing_to_show(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def address(bundles: list[Path]) -> Iterator[str]:
     """The app as it is served, on a port that the system picks."""
-    config = uvicorn.Config(make_app(bundles), host="127.0.0.1", port=0, log_level="warning")
-    server = uvicorn.Server(config)
-    begun = threading.Event()
-    startup = server.startup
-
-    async def started(*args: Any, **more: Any) -> None:
-        await startup(*args, **more)
-        begun.set()
-
-    server.startup = started
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    assert begun.wait(30)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(30)
+    with on_loopback(make_app(bundles)) as address:
+        yield address
 
 
 @pytest.mark.parametrize("size", ["phone", "desktop"])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import toprune
-from toprune.cli import jobs, look, serve
+from toprune.cli import jobs, look, serve, server
 from toprune.cli.console import OneLine
 from toprune.cli.train import finetune, prune
 
@@ -27,6 +27,7 @@ app.command("eval")(serve.evaluate)
 for command in (
     serve.bench,
     serve.gate,
+    server.serve,
     look.report,
     look.explain,
     look.scores,

@@ -1,0 +1,87 @@
+"""The command that serves bundles over HTTP."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from toprune.cli import options as o
+from toprune.cli.console import print_result, warn_in_one_line
+from toprune.serve.requests import Limits
+from toprune.serve.server import Settings, check_installed, read_key
+from toprune.serve.server import serve as run_server
+
+DEFAULTS, LIMITS = Settings(), Limits()
+
+
+def serve(
+    bundles: Annotated[
+        list[str],
+        typer.Argument(help="Exported bundles: DIRECTORY or NAME=DIRECTORY.", metavar="BUNDLE..."),
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default admits this machine only.")
+    ] = DEFAULTS.host,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = DEFAULTS.port,
+    precision: Annotated[
+        Literal["fp32", "int8"], typer.Option(help="Which of the exported files to run.")
+    ] = "fp32",
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches that run at a time (default: cores / threads)."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of one batch.")] = DEFAULTS.threads,
+    max_queue: Annotated[
+        float,
+        typer.Option(min=1, help="Full batches that may wait; more requests get 429."),
+    ] = DEFAULTS.max_queue,
+    max_batch_cost: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6,
+            help="Billions of multiply-accumulates of a batch (default: a text of full length).",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a request that waits gets 503.")
+    ] = DEFAULTS.timeout,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = LIMITS.max_body,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = LIMITS.max_texts,
+    max_chars: Annotated[int, typer.Option(min=1, help="Characters of a text.")] = LIMITS.max_chars,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a key that clients must send (default: TOPRUNE_API_KEY, if set)."
+        ),
+    ] = None,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Serve bundles over HTTP, as TEI, OpenAI, Cohere and Jina do (needs toprune[serve]).
+
+    Example: **toprune serve reviews ranker=models/ranker-3x --port 8080**
+
+    Waiting texts are batched by what they will cost under the plan. Replace a bundle's directory
+    and the server loads the new one.
+    """
+    if not debug:
+        warn_in_one_line()
+    check_installed()
+    settings = Settings(
+        host=host,
+        port=port,
+        precision=precision,
+        workers=workers,
+        threads=threads,
+        max_queue=max_queue,
+        max_batch_cost=max_batch_cost,
+        timeout=timeout,
+        limits=Limits(max_body, max_texts, max_chars),
+        key=read_key(api_key_file),
+    )
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    ready = partial(
+        print_result, {"address": address}, as_json, f"Serving at {address} (Ctrl-C stops it)."
+    )
+    run_server(bundles, settings, ready=ready, log=lambda line: typer.echo(line, err=True))

@@ -1,0 +1,276 @@
+"""The ASGI application: checks a request, queues its texts, waits, and answers."""
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from toprune.errors import UserError
+from toprune.serve import about
+from toprune.serve.bundles import Loaded, Shelf
+from toprune.serve.endpoints import ENDPOINTS, Asked, Endpoint, Reply, Style
+from toprune.serve.metrics import Metrics
+from toprune.serve.queue import Closed, Full, Job
+from toprune.serve.requests import BadRequest, Body, Limits
+from toprune.serve.workers import Workers
+
+JSON = "application/json"
+GONE = 499  # nginx's number for a client that left; nobody reads the response
+READING = 64  # requests that may be tokenized at a time; more are refused as by a full queue
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the application demands of requests."""
+
+    limits: Limits = field(default_factory=Limits)
+    timeout: float = 30.0  # seconds
+    key: str | None = None  # clients must send it as `Authorization: Bearer KEY`
+    hosts: Sequence[str] = ("*",)  # names that the server answers to
+
+
+class App:
+    """Holds the bundles and the workers, and answers requests."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        workers: Workers,
+        metrics: Metrics,
+        policy: Policy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        log: Callable[[str], None] = lambda line: None,
+    ):
+        self._shelf, self._workers, self._metrics = shelf, workers, metrics
+        self._policy, self._clock, self._log = policy, clock, log
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._reading = 0
+
+    def starlette(self) -> Starlette:
+        """The application that uvicorn runs."""
+        post = [
+            Route(
+                one.path,
+                self._timed(one.path, one.style, partial(self._answer, one)),
+                methods=["POST"],
+            )
+            for one in ENDPOINTS
+        ]
+        pages = {
+            "/": self._page,
+            "/info": self._info,
+            "/health": self._health,
+            "/metrics": self._metrics_page,
+            "/openapi.json": self._openapi,
+            "/v1/models": self._models,
+        }
+        get = [Route(path, self._timed(path, "tei", page)) for path, page in pages.items()]
+        trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(self._policy.hosts))
+        return Starlette(
+            routes=[*post, *get],
+            middleware=[trusted],
+            exception_handlers={HTTPException: _http_error},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._workers.start()
+        yield
+        await asyncio.to_thread(self._workers.stop, self._policy.timeout)
+        self._readers.shutdown(wait=False)
+
+    def _timed(self, path: str, style: Style, handle: Callable[[Request], Any]) -> Any:
+        """Every error becomes a line of JSON, and every request is counted."""
+
+        async def endpoint(request: Request) -> Response:
+            started = self._clock()
+            try:
+                if path != "/health":
+                    self._check_key(request)
+                response = await handle(request)
+            except (BadRequest, UserError) as error:
+                response = error_response(style, str(error), getattr(error, "status", 422))
+            except Full as error:
+                response = error_response(style, str(error), 429, retry_after=error.retry_after)
+            except (Closed, TimeoutError) as error:
+                response = error_response(style, str(error), 503, retry_after=1)
+            except ClientDisconnect:
+                response = Response(status_code=GONE)
+            except Exception as error:  # a bug of ours: the client gets a line, the log its kind
+                self._log(f"{path} failed: {type(error).__name__}")
+                response = error_response(style, "the server has a bug; see its log", 500)
+            self._metrics.request(path, response.status_code, self._clock() - started)
+            return response
+
+        return endpoint
+
+    def _check_key(self, request: Request) -> None:
+        if self._policy.key is None:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        expected = self._policy.key.encode()
+        if not hmac.compare_digest(key.strip().encode(), expected) or scheme.lower() != "bearer":
+            raise BadRequest("send the key of this server as 'Authorization: Bearer KEY'", 401)
+
+    async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
+        self._check_room()
+        body = Body(await self._read(request), self._policy.limits)
+        asked = endpoint.parse(body)
+        bundle = self._choose(body.name("model"), endpoint)
+        loop = asyncio.get_running_loop()
+        self._reading += 1
+        try:
+            encoded = await loop.run_in_executor(self._readers, bundle.encode, asked.texts)
+        finally:
+            self._reading -= 1
+        _check_cut(asked, bundle, [text.rows for text, _ in encoded])
+        over: asyncio.Future[None] = loop.create_future()
+
+        def done(_: Job) -> None:  # called by a worker
+            loop.call_soon_threadsafe(lambda: over.done() or over.set_result(None))
+
+        job = Job(bundle, [text for text, _ in encoded], done)
+        self._workers.submit(job, [rows for _, rows in encoded])
+        await self._wait(request, job, over)
+        if job.error is not None:
+            raise job.error
+        tokens = sum(text.tokens for text in job.texts)
+        fallbacks = sum(bool(one.prediction.get("fallback")) for one in job.answers)
+        self._metrics.answered(bundle.name, len(job.texts), tokens, fallbacks)
+        return json_response(asked.respond(Reply(bundle, job.answers, tokens)))
+
+    async def _wait(self, request: Request, job: Job, over: "asyncio.Future[None]") -> None:
+        """Until the job is over, the client leaves, or the time is up."""
+        gone = asyncio.ensure_future(request.receive())  # the body is read: only a farewell comes
+        try:
+            await asyncio.wait(
+                {over, gone}, timeout=self._policy.timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if over.done():
+                return
+            self._metrics.cancelled(self._workers.cancel(job))
+            if gone.done():
+                raise ClientDisconnect
+            raise TimeoutError(f"no answer within {self._policy.timeout:g} s; try again later")
+        finally:
+            gone.cancel()
+
+    async def _read(self, request: Request) -> Any:
+        """The JSON of a body."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != JSON:  # also keeps out forms that another site's page sends
+            raise BadRequest(f"the content type must be {JSON}", 415)
+        largest = self._policy.limits.max_body
+        content = bytearray()
+        async for part in request.stream():
+            content += part
+            if len(content) > largest:
+                raise BadRequest(f"the body has more than {largest} bytes", 413)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest("the body is not JSON", 400) from error
+
+    def _choose(self, name: str | None, endpoint: Endpoint) -> Loaded:
+        """The bundle that a request names, or the only one that suits its path."""
+        names = self._shelf.names
+        if name is not None and name not in names:
+            raise BadRequest(f"there is no model {name[:80]!r}; use {' or '.join(names)}", 404)
+        loaded = self._shelf.all() if name is None else [self._shelf.get(name)]
+        suitable = [one for one in loaded if endpoint.suits(one.task)]
+        if not suitable:
+            tasks = ", ".join(f"{one.name} ({one.task.NAME})" for one in loaded)
+            raise BadRequest(f"{endpoint.path} suits none of the models here: {tasks}", 400)
+        if len(suitable) > 1:
+            choice = " or ".join(one.name for one in suitable)
+            raise BadRequest(f"several models suit; set model to {choice}", 400)
+        return suitable[0]
+
+    def _check_room(self) -> None:
+        self._workers.check_room()
+        if self._reading >= READING:
+            raise Full(1)
+
+    # -- pages ----------------------------------------------------------------------------------
+
+    async def _health(self, _: Request) -> Response:
+        if self._workers.is_closed:
+            raise Closed
+        return Response()
+
+    async def _info(self, request: Request) -> Response:
+        name = request.query_params.get("model", self._shelf.names[0])
+        if name not in self._shelf.names:
+            raise BadRequest(f"there is no such model; use {' or '.join(self._shelf.names)}", 404)
+        return json_response(
+            about.info(self._shelf.get(name), self._shelf.names, self._policy.limits)
+        )
+
+    async def _models(self, _: Request) -> Response:
+        return json_response(about.models(self._shelf.all()))
+
+    async def _metrics_page(self, _: Request) -> Response:
+        return PlainTextResponse(self._metrics.render(), media_type="text/plain; version=0.0.4")
+
+    async def _openapi(self, _: Request) -> Response:
+        return json_response(about.openapi(has_key=self._policy.key is not None))
+
+    async def _page(self, _: Request) -> Response:
+        return Response(about.page(self._shelf.all()), media_type="text/html")
+
+
+def json_response(
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """JSON in ASCII: half a surrogate pair, which a text may hold, has no other encoding."""
+    return Response(json.dumps(content), status, headers, media_type=JSON)
+
+
+def error_response(
+    style: Style, message: str, status: int, *, retry_after: int | None = None
+) -> Response:
+    """One line of JSON in the shape that the clients of an endpoint read."""
+    line = " ".join(message.split())
+    kind = {401: "authentication", 429: "overloaded", 503: "unhealthy", 500: "backend"}.get(
+        status, "validation"
+    )
+    bodies: dict[Style, dict[str, Any]] = {
+        "tei": {"error": line, "error_type": kind},
+        "openai": {"error": {"message": line, "type": kind, "param": None, "code": status}},
+        "cohere": {"message": line},
+    }
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    return json_response(bodies[style], status, headers)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """Paths and methods that do not exist."""
+    assert isinstance(error, HTTPException)
+    response = error_response("tei", str(error.detail), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _check_cut(asked: Asked, bundle: Loaded, texts: Sequence[Sequence[Any]]) -> None:
+    if asked.may_cut or bundle.task.overlap is not None:  # windows read everything
+        return
+    limit = bundle.runner.max_length
+    for i, rows in enumerate(texts):
+        if any(len(row) >= limit for row in rows):
+            raise BadRequest(f"text {i} reaches the limit of {limit} tokens; set truncate", 413)

@@ -1,0 +1,197 @@
+"""The texts that wait, and which of them run next together.
+
+Nothing here knows threads, clocks or HTTP: the time is an argument, so tests decide it.
+
+Texts run in the order of their deadlines. A request gets a deadline in proportion to its own cost:
+short texts overtake long ones, but only for a time, because whoever comes later has a later
+deadline. A batch begins with the earliest deadline; others join while the predicted cost stays in
+the target, and only if they cost little more in the batch than alone, where their attention is not
+padded.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, Protocol
+
+from toprune.run.encoded import Encoded
+from toprune.serve.cost import BatchCost, Macs
+
+STRETCH = 4.0  # a request may be overtaken for so many times the time that it needs itself
+WASTE = 1.25  # a text joins a batch if it costs there at most so many times its cost alone
+MEMORY = 0.1  # weight of the last batch in the mean pace
+
+
+class Engine(Protocol):
+    """A loaded bundle."""
+
+    name: str
+    batch_macs: int  # target for the cost of a batch
+
+    def run(self, texts: Sequence[Encoded], /) -> list[Any]:
+        """The answer to each text."""
+        ...
+
+
+class Full(Exception):
+    """The queue takes no more texts."""
+
+    def __init__(self, retry_after: int):
+        super().__init__(f"too many texts wait; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class Closed(Exception):
+    """The server stops and takes no more texts."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping; ask another one")
+
+
+@dataclass(eq=False)
+class Item:
+    """One text of a request."""
+
+    job: "Job"
+    index: int  # within the request
+    text: Encoded
+    rows: tuple[Macs, ...]
+    macs: int  # its cost alone
+    order: tuple[float, int] = (0.0, 0)
+
+
+@dataclass(eq=False)
+class Job:
+    """One request: it is done when all of its texts are, or one of them failed."""
+
+    engine: Engine
+    texts: Sequence[Encoded]
+    done: Callable[["Job"], None]  # called once, from a worker
+    answers: list[Any] = field(default_factory=list[Any])
+    error: Exception | None = None
+    is_over: bool = False  # answered, failed or given up
+    left: int = 0
+
+    def answer(self, index: int, answer: Any) -> None:
+        """Store the answer to one text."""
+        if self.is_over:
+            return
+        self.answers[index] = answer
+        self.left -= 1
+        if self.left == 0:
+            self._end()
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error."""
+        if not self.is_over:
+            self.error = error
+            self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self.done(self)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts that run together."""
+
+    engine: Engine
+    items: Sequence[Item]
+    macs: int
+
+
+class Queue:
+    """A bounded queue of texts, ordered by deadline."""
+
+    def __init__(self, max_batches: float, workers: int, seconds_per_batch: float = 0.05):
+        """Make an empty queue.
+
+        Args:
+            max_batches: a request is refused while so many full batches wait.
+            workers: batches that run at a time.
+            seconds_per_batch: a first guess; `learn` replaces it.
+        """
+        self.max_batches, self._workers = max_batches, workers
+        self.seconds_per_batch = seconds_per_batch
+        self._items: list[Item] = []
+        self._count = 0  # of all items so far: equal deadlines keep their order
+        self.batches = 0.0  # full batches that wait
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def check_room(self) -> None:
+        """Raise `Full` where the queue is full."""
+        if self.batches >= self.max_batches:
+            raise Full(max(1, ceil(self.batches * self.seconds_per_batch / self._workers)))
+
+    def push(self, job: Job, rows: Sequence[tuple[Macs, ...]], now: float) -> None:
+        """Add all texts of a request, or raise `Full` and add none.
+
+        A request that finds room is taken whole, however large: the limit on texts of a request
+        bounds by how much it can exceed the queue.
+        """
+        self.check_room()
+        job.answers, job.left = [None] * len(job.texts), len(job.texts)
+        items = [
+            Item(job, i, text, own, BatchCost().with_rows(own).macs)
+            for i, (text, own) in enumerate(zip(job.texts, rows, strict=True))
+        ]
+        shares = sum(map(_share, items))
+        deadline = now + STRETCH * shares * self.seconds_per_batch
+        for item in items:
+            self._count += 1
+            item.order = deadline, self._count
+            insort(self._items, item, key=lambda one: one.order)
+        self.batches += shares
+
+    def take(self) -> Batch | None:
+        """Remove and return the texts that run next; None if none waits."""
+        if not self._items:
+            return None
+        first = self._items[0]
+        engine, cost = first.job.engine, BatchCost().with_rows(first.rows)
+        chosen, rest = [first], []
+        for item in self._items[1:]:
+            joined = cost.with_rows(item.rows)
+            if (
+                item.job.engine is engine
+                and joined.macs <= engine.batch_macs
+                and joined.macs - cost.macs <= WASTE * item.macs
+            ):
+                chosen.append(item)
+                cost = joined
+            else:
+                rest.append(item)
+        self._items = rest
+        self._count_waiting()
+        return Batch(engine, chosen, cost.macs)
+
+    def drop(self, job: Job) -> int:
+        """Remove the texts of a request that nobody waits for; returns how many."""
+        before = len(self._items)
+        job.is_over = True
+        self._items = [item for item in self._items if item.job is not job]
+        self._count_waiting()
+        return before - len(self._items)
+
+    def clear(self) -> list[Job]:
+        """Remove everything; returns the requests that had texts here."""
+        jobs = list(dict.fromkeys(item.job for item in self._items))
+        self._items, self.batches = [], 0.0
+        return jobs
+
+    def learn(self, batch: Batch, seconds: float) -> None:
+        """Take note of how long a batch took."""
+        pace = seconds * batch.engine.batch_macs / max(1, batch.macs)
+        self.seconds_per_batch += MEMORY * (pace - self.seconds_per_batch)
+
+    def _count_waiting(self) -> None:
+        self.batches = sum(map(_share, self._items))
+
+
+def _share(item: Item) -> float:
+    """The part of a full batch that a text takes."""
+    return item.macs / item.job.engine.batch_macs

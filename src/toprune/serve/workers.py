@@ -1,0 +1,148 @@
+"""Threads that run batches. ONNX Runtime works outside Python's lock, so threads are enough."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from toprune.errors import UserError
+from toprune.serve.cost import Macs
+from toprune.serve.metrics import Metrics
+from toprune.serve.queue import Batch, Closed, Job, Queue
+
+
+class Workers:
+    """Takes batches from a queue and runs them; any thread may submit and cancel."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        count: int,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Prepare the threads; `start` starts them.
+
+        Args:
+            queue: belongs to the workers from now on.
+            count: batches that run at a time.
+            metrics: counts what runs.
+            clock: seconds.
+        """
+        self._queue, self._count, self._metrics, self._clock = queue, count, metrics, clock
+        self._changed = threading.Condition()
+        self._running = 0
+        self._is_closed = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads."""
+        for number in range(self._count):
+            thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def check_room(self) -> None:
+        """Raise `Full` or `Closed` where a request would be refused."""
+        with self._changed:
+            self._check()
+
+    def submit(self, job: Job, rows: Sequence[tuple[Macs, ...]]) -> None:
+        """Queue a request, or raise `Full` or `Closed`.
+
+        Args:
+            job: the request.
+            rows: the cost of the rows of each text.
+        """
+        with self._changed:
+            self._check()
+            self._queue.push(job, rows, self._clock())
+            self._report()
+            self._changed.notify_all()
+
+    def cancel(self, job: Job) -> int:
+        """Forget a request that nobody waits for; returns how many of its texts did not run."""
+        with self._changed:
+            dropped = self._queue.drop(job)
+            self._report()
+            self._changed.notify_all()
+        return dropped
+
+    def close(self) -> None:
+        """Refuse new requests from now on; those that were accepted still run."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def stop(self, timeout: float) -> None:
+        """Close, wait until accepted requests are done, and end the threads.
+
+        Args:
+            timeout: seconds; what has not begun by then is refused.
+        """
+        self.close()
+        with self._changed:
+            self._changed.wait_for(lambda: not len(self._queue) and not self._running, timeout)
+            abandoned = self._queue.clear()
+            self._report()
+            self._changed.notify_all()
+        for job in abandoned:
+            job.fail(Closed())
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def run_next(self) -> bool:
+        """Run one batch, if a text waits; returns whether one did."""
+        with self._changed:
+            batch = self._queue.take()
+            if batch is None:
+                return False
+            self._running += 1
+            self._report()
+        started = self._clock()
+        try:
+            self._run(batch)
+        finally:
+            with self._changed:
+                self._running -= 1
+                seconds = self._clock() - started
+                self._queue.learn(batch, seconds)
+                self._changed.notify_all()
+        self._metrics.batch(batch.engine.name, len(batch.items), batch.macs, seconds)
+        return True
+
+    def _work(self) -> None:
+        while True:
+            if self.run_next():
+                continue
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._queue) or self._is_closed)
+                if self._is_closed and not len(self._queue):
+                    return
+
+    def _run(self, batch: Batch) -> None:
+        try:
+            answers = batch.engine.run([item.text for item in batch.items])
+        except Exception as error:  # a worker must go on, whatever an engine does
+            if len(batch.items) > 1 and isinstance(error, UserError):
+                for item in batch.items:  # one text must not spoil the answers to others
+                    self._run(Batch(batch.engine, [item], item.macs))
+                return
+            for item in batch.items:
+                item.job.fail(error)
+                with self._changed:
+                    self._queue.drop(item.job)
+            return
+        for item, answer in zip(batch.items, answers, strict=True):
+            item.job.answer(item.index, answer)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise Closed
+        self._queue.check_room()
+
+    def _report(self) -> None:
+        self._metrics.queue(len(self._queue), self._queue.batches, self._running)
