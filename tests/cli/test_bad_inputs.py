@@ -373,6 +373,17 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "scores: dense": (f"scores {{0}}/bundle {DATA} --dense {{0}}/model", "question answering"),
     "stress: no bundle": (f"stress {{1}}/none {DATA}", "directory that prune wrote"),
     "ui: no bundle": ("ui {1}/none --port 18999", "directory that prune wrote"),
+    "serve: no bundle": ("serve {1}/none --port 18998", "directory that prune wrote"),
+    "serve: not exported": ("serve {0}/bundle --port 18998", "toprune export"),
+    "serve: one name twice": (
+        "serve {0}/bundle {1}/bundle --port 18998",
+        "two bundles have the name bundle",
+    ),
+    "serve: no name": ("serve =x --port 18998", "NAME=DIRECTORY"),
+    "serve: a port": ("serve {0}/bundle --port 0", "--help"),
+    "serve: a host": ("serve {0}/bundle --host 203.0.113.1", "--port"),
+    "serve: no key": ("serve {0}/bundle --api-key-file {1}/none", "name a file with the key"),
+    "serve: a cost of nothing": ("serve {0}/bundle --max-batch-cost 0", "--help"),
     "ui: a port": ("ui {0}/bundle --port 99999", "--help"),
     "ui: a host": ("ui {0}/bundle --host 203.0.113.1", "--port"),
     "compare: no model": (

@@ -9,7 +9,8 @@ import pytest
 from support.serving import on_loopback
 from support.toy_bundle import make_bundle
 from toprune.run.runner import Runner
-from toprune.serve.server import Settings, make_app
+from toprune.serve.server import make_app
+from toprune.serve.settings import Settings
 
 cohere = pytest.importorskip("cohere")
 openai = pytest.importorskip("openai")

@@ -21,7 +21,8 @@ from toprune.serve.bundles import Loaded, Shelf, parse_places
 from toprune.serve.endpoints import ENDPOINTS
 from toprune.serve.metrics import Metrics
 from toprune.serve.requests import Limits
-from toprune.serve.server import Settings, make_app, read_key
+from toprune.serve.server import make_app
+from toprune.serve.settings import Settings, read_key
 from toprune.tasks import TASKS, make_task
 
 SETTINGS = Settings(workers=2, limits=Limits(max_body=200_000, max_texts=64, max_chars=2000))

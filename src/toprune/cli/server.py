@@ -9,8 +9,7 @@ import typer
 from toprune.cli import options as o
 from toprune.cli.console import print_result, warn_in_one_line
 from toprune.serve.requests import Limits
-from toprune.serve.server import Settings, check_installed, read_key
-from toprune.serve.server import serve as run_server
+from toprune.serve.settings import Settings, check_installed, read_key
 
 DEFAULTS, LIMITS = Settings(), Limits()
 
@@ -68,6 +67,8 @@ def serve(
     if not debug:
         warn_in_one_line()
     check_installed()
+    from toprune.serve.server import serve as run_server
+
     settings = Settings(
         host=host,
         port=port,

@@ -1,9 +1,9 @@
 """What the server tells about itself: its bundles, its interface, and a page for people."""
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
-import toprune
 from toprune.report.html.shell import escape
 from toprune.report.html.shell import page as html_page
 from toprune.serve.bundles import Loaded
@@ -29,7 +29,7 @@ def info(bundle: Loaded, names: Sequence[str], limits: Limits) -> dict[str, Any]
         "max_input_length": runner.max_length,
         "max_client_batch_size": limits.max_texts,
         "auto_truncate": True,
-        "version": toprune.__version__,
+        "version": version("toprune"),
         "task": bundle.task.NAME,
         "models": list(names),
     }
@@ -71,7 +71,7 @@ def openapi(*, has_key: bool) -> dict[str, Any]:
         paths[path] = {"get": {"summary": summary, "responses": responses}}
     result: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "toprune", "version": toprune.__version__},
+        "info": {"title": "toprune", "version": version("toprune")},
         "paths": paths,
     }
     if has_key:

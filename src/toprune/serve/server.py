@@ -1,61 +1,17 @@
 """Start the server: load the bundles, listen, and stop without losing a request."""
 
-import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from toprune.errors import UserError
-from toprune.io.untrusted import read_text
-from toprune.run.manifest import Precision
 from toprune.run.runner import Runner
 from toprune.serve.bundles import LARGE, Loaded, Shelf, parse_places
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Queue
-from toprune.serve.requests import Limits
+from toprune.serve.settings import LOOPBACK, Settings, check_installed
 from toprune.serve.workers import Workers
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-KEY = "TOPRUNE_API_KEY"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How bundles are served."""
-
-    host: str = LOOPBACK[0]
-    port: int = 8080
-    precision: Precision = "fp32"
-    workers: int | None = None  # batches at a time; None: cores / threads
-    threads: int = 1  # of one batch
-    max_queue: float = 16.0  # full batches that may wait
-    max_batch_cost: float | None = None  # billions of MACs; None: one text of full length
-    timeout: float = 30.0  # seconds
-    limits: Limits = field(default_factory=Limits)
-    key: str | None = None
-
-    @property
-    def worker_count(self) -> int:
-        return self.workers or max(1, (os.cpu_count() or 1) // self.threads)
-
-
-def check_installed() -> None:
-    """Refuse to go on without the packages of the server."""
-    if find_spec("uvicorn") is None or find_spec("starlette") is None:
-        raise UserError("the server is an extra; pip install 'toprune[serve]'")
-
-
-def read_key(path: Path | None) -> str | None:
-    """The key from a file, or else from the environment; None: no key is needed."""
-    if path is None and not os.environ.get(KEY):
-        return None
-    key = os.environ[KEY] if path is None else read_text(path, "name a file with the key")
-    if len(key.split()) != 1 or not key.isascii():
-        raise UserError(f"{path or KEY} must hold one key: ASCII characters without blanks")
-    return key.strip()
 
 
 def make_app(
