@@ -21,10 +21,10 @@ from support.toy_bundle import LABELS, make_bundle
 from toprune import Bundle, Data, GateResult, Plan, gate
 from toprune.export.export import export
 from toprune.inspection.gate.answers import open_file, side_by_side, text_numbers, tokens_of
-from toprune.inspection.gate.checks import Check, bands, check_all, check_group, level_of
+from toprune.inspection.gate.checks import Check, bands, check_all, check_group
 from toprune.inspection.gate.gate import FILLED
 from toprune.plan.plan import Step
-from toprune.tasks.intervals import cautious_difference
+from toprune.tasks.intervals import cautious_difference, level_of
 
 IDS = {word: i for i, word in enumerate(SPECIAL + WORDS)}
 SIGNS = ("w0", "w1", "w2")  # of the three classes

@@ -71,6 +71,7 @@ class Answer(Task):
     EXAMPLE: ClassVar[str] = '[("Who wrote it?", "It was written by ...")]'
     UNIT: ClassVar[str] = "questions"
     AGREEMENT: ClassVar[str] = "Dense and pruned give the same answer to {:.1f} % of the questions."
+    ANSWER: ClassVar[str] = "answer"
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -210,6 +211,19 @@ class Answer(Task):
             share = float(1 / np.exp(np.minimum(scores - chosen, 700)).sum())  # e^710 overflows
             predictions.append({"answer": text, "score": share, "start": start, "end": end})
         return predictions
+
+    def answer_margins(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
+        """Best minus next best span, which may overlap: it is another answer. Where there may be no
+        answer, "none" competes, too."""
+        margins = []
+        for candidate in self._candidates(outputs, rows, count, spans=2):
+            scores = sorted(candidate.spans.values(), reverse=True)
+            margin = scores[0] - scores[1] if len(scores) > 1 else inf
+            if self.no_answer:
+                lead = candidate.null - candidate.score - self.threshold  # of "none"
+                margin = lead if lead > 0 else min(margin, -lead)
+            margins.append(margin)
+        return np.array(margins, np.float64)
 
     def changes(self, sides: SideBySide) -> list[Change]:
         """The gain is in F1."""

@@ -54,6 +54,8 @@ class Task(Protocol):
     EXAMPLE: ClassVar[str] = '["a text", "another"]'  # argument of Runner.predict
     UNIT: ClassVar[str] = "examples"  # what `changes` counts
     NUMERIC: ClassVar[bool] = False  # answers are numbers: two models always differ a little
+    ANSWER: ClassVar[str]  # entry of `predictions` that is the answer; the others go with it
+    NO_MARGIN: ClassVar[str | None] = None  # why answers have no margin, and what to do instead
     AGREEMENT: ClassVar[str] = "Dense and pruned give the same answer to {:.1f} % of the examples."
 
     @property
@@ -178,6 +180,12 @@ class Task(Protocol):
     def probabilities(self, logits: np.ndarray) -> np.ndarray | None:
         """(N, C) -> (N, C): the probability of every class; None: the outputs are no classes."""
         return None
+
+    def answer_margins(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
+        """(count,): how far the answer to each text is from being another one, 0 or more. A bundle
+        with a fallback gives texts with a small margin to the dense model. Called only where
+        `NO_MARGIN` is None."""
+        ...
 
     def changes(self, sides: "SideBySide") -> "list[Change]":
         """The examples for which the two models give different answers."""

@@ -43,6 +43,7 @@ class Classify(Task):
     )
     HUB_TAG: ClassVar[str] = "text-classification"
     AGREEMENT: ClassVar[str] = "Dense and pruned predict the same for {:.1f} % of the examples."
+    ANSWER: ClassVar[str] = "label"
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -137,6 +138,11 @@ class Classify(Task):
         weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)
         return weights / weights.sum(-1, keepdims=True)
 
+    def answer_margins(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
+        """Best minus second best logit. Probabilities give the same order for two classes, but
+        those of sure answers all round to one."""
+        return top_two_gap(by_text(outputs, rows, count))
+
     def changes(self, sides: SideBySide) -> list[Change]:
         dense, pruned = (logits.argmax(-1) for logits in sides.by_text())
         changes: list[Change] = []
@@ -166,6 +172,14 @@ def distill(student: "Tensor", teacher: "Tensor") -> "Tensor":
         log_target=True,
     )
     return TEMPERATURE**2 * loss
+
+
+def top_two_gap(logits: np.ndarray) -> np.ndarray:
+    """(N, C) -> (N,): best minus second best; infinite if there is only one."""
+    if logits.shape[1] < 2:
+        return np.full(len(logits), np.inf)
+    best = np.partition(logits.astype(np.float64), -2, axis=1)[:, -2:]
+    return best[:, 1] - best[:, 0]
 
 
 def check_class_order(config: Any, examples: Examples) -> None:

@@ -56,6 +56,10 @@ class Embed(Task):
     HUB_TAG: ClassVar[str] = "sentence-similarity"
     NUMERIC: ClassVar[bool] = True
     AGREEMENT: ClassVar[str] = "The mean cosine of dense and pruned vectors is {:.1f} (times 100)."
+    ANSWER: ClassVar[str] = "vector"
+    NO_MARGIN: ClassVar[str | None] = (
+        "vectors have no margin, and those of two models do not compare; leave --fallback out"
+    )
 
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "cls"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from toprune.errors import UserError
 from toprune.tasks import Task
 
 DRAWS = 1000  # bootstrap resamples
@@ -127,6 +128,39 @@ def share(count: int, total: int) -> dict[str, float]:
         1 + z2 / total
     )
     return {"value": value, "low": max(0.0, middle - reach), "high": min(1.0, middle + reach)}
+
+
+def exact_low(count: int, total: int, level: float = LEVEL) -> float:
+    """The low end of the exact interval of Clopper and Pearson for a share: the true share is below
+    it with a chance of at most (1 - level) / 2, for any number of units."""
+    if count == 0:
+        return 0.0
+    k = np.arange(count, total + 1)
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])  # their logs
+    ways = factorials[total] - factorials[k] - factorials[total - k]
+    low, high, tail = 0.0, 1.0, (1 - level) / 2
+    for _ in range(60):
+        share = (low + high) / 2
+        # the chance of `count` or more
+        chance = np.exp(ways + k * math.log(share) + (total - k) * math.log1p(-share)).sum()
+        low, high = (share, high) if chance < tail else (low, share)
+    return low
+
+
+def level_of(intervals: int) -> float:
+    """The level of each of so many intervals, for which all of them hold together."""
+    return 1 - (1 - LEVEL) / max(intervals, 1)
+
+
+def parse_share(option: str, value: str | float) -> float:
+    """A share in % from `98%` or 0.98, below 100 %: an interval never excludes less than all."""
+    try:
+        share = float(value.removesuffix("%")) if isinstance(value, str) else 100 * value
+    except ValueError:
+        share = 0.0
+    if (isinstance(value, str) and not value.endswith("%")) or not 0 < share < 100:
+        raise UserError(f"{option} {value} is not a share below 100 %; give one like 98%")
+    return share
 
 
 def _cautious(

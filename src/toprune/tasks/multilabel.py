@@ -42,6 +42,7 @@ class Multilabel(Task):
     )
     HUB_TAG: ClassVar[str] = "text-classification"
     AGREEMENT: ClassVar[str] = "Dense and pruned give the same labels to {:.1f} % of the examples."
+    ANSWER: ClassVar[str] = "labels"
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -166,6 +167,11 @@ class Multilabel(Task):
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Sigmoid of each class, without overflow."""
         return np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+
+    def answer_margins(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
+        """Distance of the nearest logit from its threshold."""
+        logits = by_text(outputs, rows, count).astype(np.float64)
+        return np.abs(logits - self._cuts(logits.shape[1])).min(1)
 
     def changes(self, sides: SideBySide) -> list[Change]:
         dense, pruned = _choices(sides)

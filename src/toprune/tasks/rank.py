@@ -56,6 +56,11 @@ class Rank(Task):
     AGREEMENT: ClassVar[str] = (
         "Dense and pruned put the same document on top for {:.1f} % of the queries."
     )
+    ANSWER: ClassVar[str] = "score"
+    NO_MARGIN: ClassVar[str | None] = (
+        "the score of one document has no margin: leave --fallback out, and score the best "
+        "documents again with Runner.rank(query, documents, rescore=k)"
+    )
 
     def check_head(self, config: Any, examples: Examples) -> None:
         if config.num_labels != 1:

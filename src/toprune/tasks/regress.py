@@ -34,6 +34,10 @@ class Regress(Task):
     HUB_TAG: ClassVar[str] = "text-classification"
     NUMERIC: ClassVar[bool] = True
     AGREEMENT: ClassVar[str] = "The predictions of dense and pruned correlate by {:.1f} (Pearson)."
+    ANSWER: ClassVar[str] = "value"
+    NO_MARGIN: ClassVar[str | None] = (
+        "numbers have no margin: two models always differ a little; leave --fallback out"
+    )
 
     def head(self, examples: Examples) -> dict[str, Any]:
         return {"problem_type": "regression"}

@@ -17,7 +17,7 @@ from toprune.data.labels import fold
 from toprune.data.reads import Reads
 from toprune.errors import UserError
 from toprune.tasks.base import Labels, Outputs, Predictions, Rows, Task, check_stride
-from toprune.tasks.classify import class_names, distill
+from toprune.tasks.classify import class_names, distill, top_two_gap
 from toprune.tasks.side_by_side import Change, SideBySide
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Tags(Task):
     EXAMPLE: ClassVar[str] = '["Ada lives in London"]'
     UNIT: ClassVar[str] = "sentences"
     AGREEMENT: ClassVar[str] = "Dense and pruned give the same tag to {:.1f} % of the words."
+    ANSWER: ClassVar[str] = "tags"
 
     def __post_init__(self) -> None:
         check_stride(self.stride)
@@ -186,6 +187,16 @@ class Tags(Task):
                     for entity in entities([tags[i] for i in ids])
                 ]
         return predictions
+
+    def answer_margins(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
+        """Best minus second best logit of the least sure word, in every window that reads it: one
+        other tag makes another answer."""
+        margins = np.full(count, np.inf)
+        for output, row in zip(outputs, rows, strict=True):
+            _, pieces = _places(row)
+            gaps = top_two_gap(output[pieces == 0])
+            margins[row.text] = min(margins[row.text], gaps.min(initial=np.inf))
+        return margins
 
     def changes(self, sides: SideBySide) -> list[Change]:
         """Sentences in which a word has another tag; the gain is in words."""

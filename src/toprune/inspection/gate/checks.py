@@ -97,11 +97,6 @@ def _ends(figure: Figure) -> tuple[float, float, float]:
     return figure["value"], figure["low"], figure["high"]
 
 
-def level_of(groups: int) -> float:
-    """The level of each interval, for which so many hold together."""
-    return 1 - (1 - LEVEL) / max(groups, 1)
-
-
 def loss(
     sides: SideBySide, metric: str, level: float = LEVEL
 ) -> tuple[dict[str, float], int, float]:
@@ -162,19 +157,6 @@ def _as_loss(difference: Figure) -> dict[str, float]:
     """Points lost, from a difference of pruned minus dense."""
     ends = {"value": "value", "low": "high", "high": "low"}
     return {key: -100 * difference[end] + 0.0 for key, end in ends.items()}
-
-
-def share_of(option: str, value: str | float | None) -> float | None:
-    """A share in % from `98%` or 0.98, below 100 %: an interval never excludes less than all."""
-    if value is None:
-        return None
-    try:
-        share = float(value.removesuffix("%")) if isinstance(value, str) else 100 * value
-    except ValueError:
-        share = 0.0
-    if (isinstance(value, str) and not value.endswith("%")) or not 0 < share < 100:
-        raise UserError(f"{option} {value} is not a share below 100 %; give one like 98%")
-    return share
 
 
 def bands(tokens: np.ndarray, shares: tuple[float, ...]) -> dict[str, np.ndarray]:

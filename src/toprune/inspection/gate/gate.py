@@ -40,6 +40,7 @@ from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest, Precision
 from toprune.run.runner import open_reader
 from toprune.run.timing import interleave, middle, pinned
+from toprune.tasks.intervals import level_of, parse_share
 from toprune.tasks.side_by_side import SideBySide
 
 FILLED = 500  # texts that get filler, as much of it as they are long
@@ -95,8 +96,8 @@ def gate(
     """
     limits = Limits(
         max_loss,
-        c.share_of("--min-agreement", min_agreement),
-        c.share_of("--keep", keep),
+        None if min_agreement is None else parse_share("--min-agreement", min_agreement),
+        None if keep is None else parse_share("--keep", keep),
         max_ms,
         group_factor,
     )
@@ -267,7 +268,7 @@ class Trial:
         most, least = self.limits.group_loss, self.limits.group_agreement
         if metric is not None and most is not None:
             present, absent = c.count_classes(sides)
-            level = c.level_of(len(groups) + present)
+            level = level_of(len(groups) + present)
             if absent:
                 self._leave_out("some classes", f"the data have none of: {', '.join(absent)}")
             for name, lost, n in c.class_losses(sides, level):
@@ -280,7 +281,7 @@ class Trial:
                     continue
                 yield c.check_group("loss", name, file, most, lost, n)
         if least is not None:
-            level = c.level_of(len(groups))
+            level = level_of(len(groups))
             for name, group in groups.items():
                 agreed, n = c.agreement(group, level)
                 yield c.check_group("agreement", name, file, least, agreed, n)
