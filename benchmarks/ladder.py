@@ -27,7 +27,8 @@ from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.manifest import GRAPHS, Manifest
-from toprune.run.runner import Runner, open_reader
+from toprune.run.reader import open_reader
+from toprune.run.runner import Runner
 from toprune.run.timing import interleave, pinned
 
 RESULTS = Path(__file__).parent / "results" / "ladder"

@@ -10,6 +10,7 @@ from typing import Any
 from toprune.data.images import Images
 from toprune.data.presets import PRESET_KEY
 from toprune.errors import UserError
+from toprune.io.atomic import write_text
 from toprune.io.untrusted import read_json
 from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
 from toprune.plan import dial
@@ -18,7 +19,8 @@ from toprune.plan.plan import Plan
 from toprune.report.card import CARD, model_card
 from toprune.report.html.files import write_report
 from toprune.run.manifest import MAX_LENGTH
-from toprune.tasks import Embed, Task, task_for
+from toprune.tasks import Embed, Task, fallback, task_for
+from toprune.tasks.fallback import Fallback
 
 # Entries of report.json that are read again: how the model reads texts, and what it is for.
 ENTRIES: dict[str, type] = {
@@ -39,6 +41,8 @@ class Bundle:
     plan: Plan | None
     report: dict[str, Any]
     dial: Dial | None = None  # plans for other budgets; the default is `plan`
+    fallback: Fallback | None = None  # when the dense model answers
+    dense: "Bundle | None" = None  # the dense model that stands behind this one
 
     @property
     def task(self) -> Task:
@@ -74,6 +78,10 @@ class Bundle:
         (folder / dial.FILE).unlink(missing_ok=True)  # of a bundle that was here before
         if self.dial is not None:
             self.dial.save(folder / dial.FILE)
+        if self.fallback is not None:
+            write_text(folder / fallback.PLACE, self.fallback.to_json())
+        if self.dense is not None:
+            self.dense.save(folder / fallback.DENSE)
         write_report(folder, self.report)
         if self.plan is not None and "provenance" in self.report:
             card = model_card(folder, self.report)
@@ -131,7 +139,16 @@ class Bundle:
         tokenizer = load_tokenizer(folder, config)
         if not isinstance(tokenizer, Images):
             check_vocabulary(model, tokenizer)
-        return cls(model, tokenizer, plan, report, plans)
+        bundle = cls(model, tokenizer, plan, report, plans, Fallback.load(folder))
+        if (folder / fallback.DENSE / "config.json").is_file():
+            bundle.dense = cls.load(folder / fallback.DENSE, bundle.task.NAME)
+            if bundle.dense.dense is not None or (bundle.dense.plan and bundle.dense.plan.steps):
+                raise UserError(f"{folder / fallback.DENSE} is not a dense model; prune again")
+        elif bundle.fallback is not None:
+            raise UserError(
+                f"{folder} has a {fallback.PLACE} but no {fallback.DENSE}/; copy the bundle again"
+            )
+        return bundle
 
 
 def read_report(folder: Path) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest
-from toprune.run.runner import Input, Reader, open_reader
+from toprune.run.reader import Reader, open_reader
+from toprune.run.runner import Input
 from toprune.run.timing import Seconds, interleave, pinned, ratio
 from toprune.tasks.tokenize import Row, Texts
 

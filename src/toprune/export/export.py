@@ -29,6 +29,7 @@ from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.runner import Runner
 from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
+from toprune.tasks.fallback import DENSE
 from toprune.training.job import dense_plan
 
 Say = Callable[[str], Any]
@@ -41,7 +42,8 @@ def export(
     task: str | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """Write onnx/model.onnx, and if requested its int8 twin, into a bundle.
+    """Write onnx/model.onnx, and if requested its int8 twin, into a bundle. The dense model of a
+    bundle that holds one is exported, too, into its own directory.
 
     Args:
         bundle: the directory. One without a plan is exported dense: every token stays.
@@ -53,7 +55,13 @@ def export(
         What was checked, and the sizes of the files.
     """
     folder = Path(bundle)
-    return _export(Bundle.load(folder, task), folder, int8=int8, say=say)
+    loaded = Bundle.load(folder, task)
+    if loaded.dense is None:
+        return _export(loaded, folder, int8=int8, say=say)
+    say("the dense model:")
+    dense = _export(loaded.dense, folder / DENSE, int8=int8, say=say)  # first: it is hashed next
+    say("the pruned model:")
+    return _export(loaded, folder, int8=int8, say=say) | {"dense": dense}
 
 
 def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, Any]:

@@ -42,6 +42,9 @@ def evaluated(report: dict[str, Any]) -> Group:
     for name, figure in report.get("metrics", {}).items():
         table.add_row(name, in_points(figure))
     parts: list[Any] = [table]
+    if "fallback" in report:
+        fallen, share = report["fallback"]["fallen"], report["fallback"]["share"]
+        parts.append(Text(f"The dense model answered {fallen} texts, {in_points(share)} %."))
     if "executed" in report:
         costs = _ratios("fewer FLOPs", _executed(report["executed"], report["max_length"]))
         parts += [costs, _kept(report)]
@@ -50,7 +53,12 @@ def evaluated(report: dict[str, Any]) -> Group:
 
 def exported(report: dict[str, Any]) -> Group:
     """The report of `export`: files, checks and, with data, metrics."""
-    table = Table(title="exported", title_justify="left", box=SIMPLE_HEAD)
+    parts = [_files(report), *([_files(report["dense"])] if "dense" in report else [])]
+    return Group(*parts, *(_measured(report["measured"]) if "measured" in report else ()))
+
+
+def _files(report: dict[str, Any]) -> Table:
+    table = Table(title=report["bundle"], title_justify="left", box=SIMPLE_HEAD)
     table.add_column("file")
     for name in ("MB", "differs by"):
         table.add_column(name, justify="right")
@@ -60,7 +68,7 @@ def exported(report: dict[str, Any]) -> Group:
         precision, other = references.get(name, ("", ""))
         difference = f"{checked[precision]['difference']:.1e} from {other}" if precision else ""
         table.add_row(name, f"{size / 1e6:.1f}", difference)
-    return Group(table, *(_measured(report["measured"]) if "measured" in report else ()))
+    return table
 
 
 def _measured(reports: dict[str, Any]) -> list[Table]:

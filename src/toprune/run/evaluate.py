@@ -12,6 +12,7 @@ from toprune.data.sets import load_labelled
 from toprune.io.progress import bar
 from toprune.report.build import evaluation_report
 from toprune.run.runner import Runner
+from toprune.tasks.fallback import counted
 from toprune.tasks.tokenize import Row
 
 
@@ -51,6 +52,7 @@ def evaluate(
     )
     task.check_labels(examples, runner.outputs)
     texts = examples.inputs(task.READS)
+    before = runner.stats()
     rows: list[Row] = []
     outputs: list[np.ndarray] = []
     with bar("evaluating", len(texts)) as advance:
@@ -59,4 +61,7 @@ def evaluate(
             rows.append(row)
             outputs.append(output)
     report = evaluation_report(task, outputs, rows, examples)
+    if runner.fallback is not None:
+        fallen, read = (runner.stats()[key] - before[key] for key in ("fallbacks", "texts"))
+        report["fallback"] = counted(fallen, read)
     return with_preset(report, preset) | {"max_length": runner.max_length}

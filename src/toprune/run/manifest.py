@@ -19,7 +19,7 @@ from toprune.errors import UserError
 from toprune.io.untrusted import inside, read_text
 from toprune.plan.schema import Schema
 from toprune.run.external_data import external_files
-from toprune.tasks import Task, make_task
+from toprune.tasks import Task, fallback, make_task
 
 PLACE = "onnx/export.json"
 Precision = Literal["fp32", "int8"]
@@ -128,10 +128,11 @@ class Manifest:
             environment: versions and machine of the export.
         """
         bundle, graphs = Path(bundle), Path(graphs)
-        names = ("plan.json", "config.json", "tokenizer.json", images.PLACE)
-        paths = [bundle / name for name in names]
-        paths += bundle.glob("*.safetensors")
-        files = {p.name: _digest(inside(bundle, p.name)) for p in sorted(paths) if p.is_file()}
+        names = ["plan.json", "config.json", "tokenizer.json", images.PLACE]
+        names += [fallback.PLACE, f"{fallback.DENSE}/{PLACE}"]  # by the latter all files of dense
+        names += [path.name for path in bundle.glob("*.safetensors")]
+        there = sorted(name for name in names if (bundle / name).is_file())
+        files = {name: _digest(inside(bundle, name)) for name in there}
         for path in sorted(graphs.iterdir()):
             if not path.name.startswith(".") and path.name != Path(PLACE).name:
                 files[f"{Path(PLACE).parent}/{path.name}"] = _digest(path)

@@ -3,18 +3,27 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
-from toprune.data import images
-from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.run.encoded import Encoded, encode, read_rows
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
+from toprune.run.fallback import (
+    Counter,
+    SafetyNet,
+    check_partner,
+    dense_precision,
+    has_dense,
+    has_fallback,
+    read_fallback,
+)
 from toprune.run.manifest import GRAPHS, Manifest, Precision
-from toprune.tasks.tokenize import Row, Text, Texts
+from toprune.run.reader import Reader, open_reader
+from toprune.tasks.fallback import DENSE, Fallback
+from toprune.tasks.tokenize import Row, Text
 
 AHEAD = 2048  # texts that are read ahead and sorted by length: all that is ever in memory,
 AHEAD_SIZE = 1 << 23  # or fewer, when these are so many characters, or bytes of pixels
@@ -22,18 +31,6 @@ PADDED = 2  # a batch, padding included, is at most so many times its token budg
 
 # A text, or an image: a path, the bytes of a file, Pillow's, or (height, width, 3) of uint8.
 Input = Text | Any
-
-
-class Reader(Protocol):
-    """Turns texts or images into the inputs of a graph.
-
-    Its rows are `tokenize.Row` or `images.Picture`: each has a length in tokens, and `text`, the
-    number of the text or image that it belongs to.
-    """
-
-    def encode(self, texts: Sequence[Any], first: int = 0, /) -> list[Any]: ...
-
-    def batch(self, rows: Sequence[Any], /) -> dict[str, np.ndarray]: ...
 
 
 class Runner:
@@ -54,6 +51,7 @@ class Runner:
         max_length: int | None = None,
         batch_tokens: int = 2048,
         dense: str | Path | None = None,
+        fallback: bool = True,
     ):
         """Load a bundle and check that its files belong together.
 
@@ -65,7 +63,10 @@ class Runner:
             providers: execution providers of onnxruntime; None: the CPU.
             max_length: tokens of a text, at most the bundle's own limit, which is the default.
             batch_tokens: live tokens per batch; the graph's linear layers skip the padding.
-            dense: the directory of the dense model, exported too, for `rank` to rescore with.
+            dense: the directory of the dense model, exported too, for `rank` to rescore with; None:
+                the one in the bundle, if there is one.
+            fallback: load the dense model of a bundle that has one. In a bundle with a fallback, it
+                answers the texts that the pruned model is not sure of.
         """
         bundle = Path(bundle)
         if precision not in GRAPHS:
@@ -87,10 +88,22 @@ class Runner:
         self._reader: Reader = open_reader(bundle, self.manifest, self.max_length)
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
+        self._counter = Counter()
         self._dense: Runner | None = None
+        self._net: SafetyNet | None = None
+        how: Any = {"threads": threads, "runtime": runtime, "providers": providers}
+        how |= {"batch_tokens": batch_tokens, "fallback": False}
+        if dense is None and fallback and has_fallback(bundle, self.manifest):
+            chosen = read_fallback(bundle, self.manifest)
+            partner = Manifest.load(bundle / DENSE)
+            check_partner(bundle, self.manifest, partner)
+            how["precision"] = dense_precision(partner, precision)
+            net = Runner(bundle / DENSE, max_length=max_length, **how)
+            self._net = SafetyNet(chosen, self.task, net._outputs)
+        elif dense is None and fallback and self.task.RANKS and has_dense(bundle, self.manifest):
+            dense = bundle / DENSE
         if dense is not None:
-            how: Any = {"threads": threads, "runtime": runtime, "providers": providers}
-            self._dense = Runner(dense, batch_tokens=batch_tokens, **how)
+            self._dense = Runner(dense, **how)
             if self._dense.task.NAME != self.task.NAME:
                 raise UserError(
                     f"the dense model {dense} is for the task {self._dense.task.NAME}, the bundle "
@@ -108,7 +121,7 @@ class Runner:
             with an array (n, C) for each row that the model read.
         """
         if self.task.BY_TOKEN:
-            return [row for _, _, outputs in self._chunks(_iterate(texts)) for row in outputs]
+            return [row for _, _, outputs, _ in self._chunks(_iterate(texts)) for row in outputs]
         none = np.zeros((0, self.outputs), np.float32)
         return np.concatenate([none, *self._by_text(_iterate(texts))])
 
@@ -120,7 +133,8 @@ class Runner:
 
         Returns:
             One dict per text, with `label` and `score`, `value`, `labels`, `answer`, `tags` or
-            `vector`. A label is a name, or the class id if the head has no names.
+            `vector`. A label is a name, or the class id if the head has no names. In a bundle with
+            a fallback, also `fallback`: whether the dense model gave the answer.
         """
         return list(self.predictions(texts))
 
@@ -145,8 +159,11 @@ class Runner:
     ) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
         """Do the same as `predictions`, with the logits or the vector (C,) of each text beside its
         answer; None if the head answers by token."""
-        for chunk, rows, outputs in self._chunks(_iterate(texts), first):
+        for chunk, rows, outputs, fell in self._chunks(_iterate(texts), first):
             answers = self.task.predictions(outputs, rows, chunk, self.manifest.labels)
+            if fell is not None:
+                pairs = zip(answers, fell.tolist(), strict=True)
+                answers = [answer | {"fallback": by_dense} for answer, by_dense in pairs]
             logits: Iterable[np.ndarray | None] = [None] * len(chunk)
             if not self.task.BY_TOKEN:
                 logits = self.task.by_text(outputs, rows, len(chunk))
@@ -187,7 +204,7 @@ class Runner:
         """The chosen pairs, best first: by logits, because high scores may round to one number."""
         logits: list[float] = []
         scores: list[float] = []
-        for chunk, rows, outputs in self._chunks(iter([pairs[i] for i in chosen])):
+        for chunk, rows, outputs, _ in self._chunks(iter([pairs[i] for i in chosen])):
             logits += self.task.by_text(outputs, rows, len(chunk))[:, 0].tolist()
             scores += [one["score"] for one in self.task.predictions(outputs, rows, chunk, None)]
         order = sorted(range(len(chosen)), key=lambda i: -logits[i])
@@ -217,23 +234,38 @@ class Runner:
             several rows.
         """
         first = 0
-        for chunk, rows, outputs in self._chunks(_iterate(texts)):
+        for chunk, rows, outputs, _ in self._chunks(_iterate(texts)):
             for row, output in zip(rows, outputs, strict=True):
                 yield replace(row, text=first + row.text), output
             first += len(chunk)
 
+    @property
+    def fallback(self) -> Fallback | None:
+        """The fallback that is in use."""
+        return None if self._net is None else self._net.fallback
+
+    def stats(self) -> dict[str, Any]:
+        """How many `texts` were read since the bundle was opened, how many of these the dense model
+        answered (`fallbacks`), and their `share`."""
+        return self._counter.stats()
+
     def _by_text(self, texts: Iterator[Any]) -> Iterator[np.ndarray]:
         """(n, C) for each chunk of texts."""
-        for chunk, rows, outputs in self._chunks(texts):
+        for chunk, rows, outputs, _ in self._chunks(texts):
             yield self.task.by_text(outputs, rows, len(chunk))
 
     def _chunks(
         self, texts: Iterator[Any], first: int = 0
-    ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray]]]:
-        """Texts, their rows and the output of each row, a chunk at a time."""
+    ) -> Iterator[tuple[list[Any], list[Row], list[np.ndarray], np.ndarray | None]]:
+        """Texts, their rows, the output of each row, and which texts fell back, where there is a
+        fallback; a chunk at a time."""
         while chunk := take_chunk(texts):
             plain, rows = read_rows(self._reader, chunk, first)
-            yield plain, rows, self._outputs(rows, first)
+            outputs, fell = self._outputs(rows, first), None
+            if self._net is not None:
+                fell = self._net.catch(outputs, rows, len(chunk), first)
+            self._counter.add(len(chunk), 0 if fell is None else int(fell.sum()))
+            yield plain, rows, outputs, fell
             first += len(chunk)
 
     def _outputs(self, rows: list[Row], first: int) -> list[np.ndarray]:
@@ -290,30 +322,6 @@ class Runner:
                 "export the bundle again"
             )
         return outputs
-
-
-def open_reader(bundle: Path, manifest: Manifest, max_length: int | None = None) -> Texts | Images:
-    """Open the tokenizer of a bundle, or the preparation of its images.
-
-    Args:
-        bundle: the bundle's directory.
-        manifest: its manifest.
-        max_length: tokens of a text; None: the bundle's limit.
-    """
-    if manifest.images:
-        if max_length not in (None, manifest.max_length):
-            raise UserError(
-                f"every image has {manifest.max_length} tokens, one for a patch; do not set a "
-                "maximum length"
-            )
-        return Images.load(bundle / images.PLACE, manifest.max_length)
-    return Texts.load(
-        bundle / "tokenizer.json",
-        manifest.build_task(),
-        max_length=max_length or manifest.max_length,
-        inputs=manifest.inputs,
-        pad_token_id=manifest.pad_token_id,
-    )
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[np.ndarray]:

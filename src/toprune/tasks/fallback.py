@@ -144,12 +144,21 @@ class Candidate:
         costs = self.cost + np.concatenate([[0.0], np.cumsum(weights[order])])
         # Texts with equal margins fall back together or not at all.
         places = np.flatnonzero(np.concatenate([[True], np.diff(ordered) > 0, [True]]))
-        after = np.append(ordered, np.nextafter(ordered[-1], np.inf))
-        finite = np.isfinite(after[places])  # an infinite margin is never below
-        places = places[finite]
-        thresholds = np.where(places == 0, 0.0, after[places])
+        places = places[(places == 0) | np.isfinite(ordered[places - 1])]  # never below infinity
+        thresholds = np.array([_between(ordered, place) for place in places])
         right = count - int((~self.same).sum()) + wrong[places]
         return Curve(thresholds, places, right, costs[places], count)
+
+
+def _between(ordered: np.ndarray, place: int) -> float:
+    """A threshold above the first `place` margins and not above the next one: half-way, because
+    another runtime rounds a little differently."""
+    if place == 0:
+        return 0.0
+    below = float(ordered[place - 1])
+    least = float(np.nextafter(below, np.inf))
+    is_last = place == len(ordered) or not np.isfinite(ordered[place])
+    return least if is_last else max(least, (below + float(ordered[place])) / 2)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from toprune.errors import UserError
 from toprune.tasks.intervals import LEVEL, cautious, cautious_difference, units_needed
 from toprune.tasks.side_by_side import SideBySide
 

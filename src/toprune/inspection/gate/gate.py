@@ -38,7 +38,7 @@ from toprune.report.build import SHARES
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest, Precision
-from toprune.run.runner import open_reader
+from toprune.run.reader import open_reader
 from toprune.run.timing import interleave, middle, pinned
 from toprune.tasks.intervals import level_of, parse_share
 from toprune.tasks.side_by_side import SideBySide
