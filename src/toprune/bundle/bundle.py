@@ -78,6 +78,7 @@ class Bundle:
         (folder / dial.FILE).unlink(missing_ok=True)  # of a bundle that was here before
         if self.dial is not None:
             self.dial.save(folder / dial.FILE)
+        (folder / fallback.PLACE).unlink(missing_ok=True)
         if self.fallback is not None:
             write_text(folder / fallback.PLACE, self.fallback.to_json())
         if self.dense is not None:
