@@ -1,7 +1,9 @@
 """Start the server: load the bundles, listen, and stop without losing a request."""
 
+import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Queue
 from toprune.serve.settings import LOOPBACK, Settings, check_installed
 from toprune.serve.workers import Workers
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def make_app(
@@ -62,7 +66,7 @@ def serve(
     Args:
         bundles: `PATH` or `NAME=PATH` of each.
         settings: of the server.
-        ready: called when the bundles are loaded.
+        ready: called when the server listens.
         log: gets a line when a bundle was replaced; never a text.
     """
     check_installed()
@@ -79,6 +83,20 @@ def serve(
     app, workers = _build(bundles, settings, log)
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """As uvicorn does it, but a signal that was obeyed is not raised again at the end."""
+            before = {one: signal.signal(one, self.handle_exit) for one in SIGNALS}
+            try:
+                yield
+            finally:
+                for one, handler in before.items():
+                    signal.signal(one, handler)
+
         def handle_exit(self, sig: int, frame: Any) -> None:
             workers.close()  # connections that stay open get 503 from now on
             super().handle_exit(sig, frame)
@@ -92,5 +110,4 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=round(settings.timeout) + 1,
     )
-    ready()
     Server(config).run()
