@@ -52,24 +52,32 @@ HOST = "127.0.0.1"
 
 
 class ByCount(Queue):
-    """Batches of up to COUNT texts, first come, first served, whatever their lengths."""
+    """Batches of up to `most` texts, first come, first served, whatever their lengths."""
+
+    most = COUNT
 
     def take(self) -> Batch | None:
         if not self._items:
             return None
-        chosen, self._items = self._items[:COUNT], self._items[COUNT:]
+        self._items.sort(key=lambda one: one.order[1])  # by arrival, not by deadline
+        chosen, self._items = self._items[: self.most], self._items[self.most :]
         self._count_waiting()
         return Batch(chosen[0].job.engine, chosen, sum(item.macs for item in chosen))
 
 
+class OneByOne(ByCount):
+    """One text a call."""
+
+    most = 1
+
+
+QUEUES: dict[str, type[Queue]] = {"naive": OneByOne, "count": ByCount}
+
+
 def run_server(mode: str, bundle: Path, port: int) -> None:
     """The server of one mode, in a process of its own."""
-    settings = Settings(port=port, max_batch_cost=1e-9 if mode == "naive" else None)
-    if mode == "naive":  # the queue is counted in batches: as long as that of the others
-        settings = Settings(port=port, max_batch_cost=1e-9, max_queue=1e12)
-    if mode == "count":
-        server.Queue = ByCount  # pyright: ignore[reportPrivateImportUsage]
-    server.serve([f"model={bundle}"], settings)
+    server.Queue = QUEUES.get(mode, Queue)
+    server.serve([f"model={bundle}"], Settings(port=port))
 
 
 @dataclass
@@ -88,10 +96,17 @@ class Client:
         return await self._send(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
 
     async def _send(self, content: bytes) -> int:
-        pair = self.idle.pop() if self.idle else await asyncio.open_connection(HOST, self.port)
-        reader, writer = pair
-        writer.write(content)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        while True:
+            is_used = bool(self.idle)
+            pair = self.idle.pop() if is_used else await asyncio.open_connection(HOST, self.port)
+            reader, writer = pair
+            writer.write(content)
+            try:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                break
+            except (asyncio.IncompleteReadError, ConnectionError):
+                if not is_used:  # the server may close a connection that was idle for long
+                    raise
         length = head.partition("content-length:")[2].partition("\r\n")[0]
         await reader.readexactly(int(length))
         self.idle.append(pair)

@@ -7,6 +7,7 @@ from toprune.plan.cost import Sizes, executed_macs, total_macs
 from toprune.plan.plan import Plan, held_tokens
 
 HEAD, INNER = 64, 4  # the usual width of a head, and how much wider the FFN is than the states
+KNOWN = 10_000  # lengths whose cost is remembered
 
 
 class Macs(NamedTuple):
@@ -27,7 +28,7 @@ class RowCost:
         self._plan = plan
         heads = max(1, plan.width // HEAD)
         self._sizes = Sizes(plan.n_layers, plan.width, heads, INNER * plan.width)
-        self._known: dict[tuple[int, int], Macs] = {}  # as many entries as there are lengths
+        self._known: dict[tuple[int, int], Macs] = {}
 
     def __call__(self, row: Any) -> Macs:
         """Count the MACs of a row of token ids."""
@@ -38,15 +39,18 @@ class RowCost:
 
     def count(self, n: int, held: int = 0) -> Macs:
         """Count the MACs of a row of n tokens, `held` of them protected."""
-        if (n, held) not in self._known:
+        macs = self._known.get((n, held))
+        if macs is None:
             squares = [t * t for t in self._plan.lengths(n, held)]
             zeros = [0] * len(squares)
             attention = total_macs(
                 self._sizes, zeros, squares, examples=0, restore=self._plan.restore
             )
-            total = executed_macs(self._sizes, self._plan, n, held)
-            self._known[n, held] = Macs(total - attention, attention)
-        return self._known[n, held]
+            macs = Macs(executed_macs(self._sizes, self._plan, n, held) - attention, attention)
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            self._known[n, held] = macs
+        return macs
 
 
 class BatchCost:
