@@ -3,7 +3,7 @@ report.html."""
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from toprune.io.atomic import write_text
 from toprune.io.untrusted import read_json
 from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
 from toprune.plan import dial
+from toprune.plan.budget import Budget
 from toprune.plan.dial import Dial
 from toprune.plan.plan import Plan
 from toprune.report.card import CARD, model_card
@@ -47,6 +48,17 @@ class Bundle:
     @property
     def task(self) -> Task:
         return task_for(self.report, self.model.config)
+
+    def at(self, budget: str | Budget | None) -> "Bundle":
+        """Return the same bundle with the plan for another budget of its dial; None: this one."""
+        if budget is None:
+            return self
+        if self.dial is None:
+            raise UserError(
+                f"the bundle has one budget and no dial, so {Budget.parse(budget).asked} cannot be "
+                "chosen; prune with several, like --budget 2x,3x,5x"
+            )
+        return replace(self, plan=self.dial.plan(budget))
 
     def save(self, folder: str | Path) -> None:
         """Write the directory.

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
 from toprune.models.families import max_positions
 from toprune.models.heads import restore_of
+from toprune.plan.dial import KEEP, numerators
 from toprune.plan.plan import Plan
 from toprune.report.environment import environment
 from toprune.report.html.files import write_report
@@ -75,11 +77,19 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
     with _stage(folder) as stage:
         say("writing the graph")
         path = stage / "model.onnx"
-        write_onnx(model, plan, path, names, task.OUTPUTS, by_token=task.reads_all)
+        plans = {} if bundle.dial is None else bundle.dial.plans()
+        how: Any = {"by_token": task.reads_all, "dial": bool(plans)}
+        write_onnx(model, plan, path, names, task.OUTPUTS, **how)
         say("comparing it with torch")
         engine = OnnxRuntime(path, threads=None)
         parity = check(model, plan, engine.run, limit, names=names, outputs=task.OUTPUTS)
         checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
+        for asked, other in plans.items():
+            say(f"comparing it at {asked}")
+            turned = partial(_turned, engine, np.array(numerators([s.keep for s in other.steps])))
+            parity = check(model, other, turned, limit, names=names, outputs=task.OUTPUTS)
+            dial = checked.setdefault("dial", {})
+            dial[asked] = vars(parity) | {"difference": parity.difference}
         if int8:
             say("quantising to int8")
             quantize(path, stage / "model_int8.onnx")
@@ -103,6 +113,11 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
         (stage / "export.json").write_text(manifest.to_json(), encoding="utf-8", newline="\n")
     sizes = {p.name: p.stat().st_size for p in sorted((folder / "onnx").glob("*.onnx*"))}
     return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes}
+
+
+def _turned(engine: OnnxRuntime, keep: np.ndarray, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """Run the graph at another budget of its dial; keep (steps,) in thousandths."""
+    return engine.run(feeds | {KEEP: keep})
 
 
 def evaluate_files(

@@ -15,12 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
+import onnx.numpy_helper
 import torch
 from torch import Tensor, nn
 
 from toprune.data.images import INPUT
 from toprune.export.packed import PackedRun
 from toprune.models.families import family_named, family_of, has_segments, image_shape
+from toprune.plan.dial import KEEP, numerators
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import detach, swap_layers
 
@@ -34,12 +36,14 @@ class _Outputs(nn.Module):
 
     def __init__(self, model: Any, run: PackedRun, names: list[str], outputs: Sequence[str]):
         super().__init__()
-        self.model, self.names, self.outputs = model, names, outputs
+        self.model, self.run, self.names, self.outputs = model, run, names, outputs
         # registered, so that they become weights of the graph and not constants
         self.projections = nn.ModuleList(module for three in run.projections for module in three)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        out = self.model(**dict(zip(self.names, inputs, strict=True)))
+        named = dict(zip(self.names, inputs, strict=True))
+        self.run.keep = named.pop(KEEP, None)
+        out = self.model(**named)
         return tuple(getattr(out, name) for name in self.outputs)
 
 
@@ -67,6 +71,7 @@ def write_onnx(
     outputs: Sequence[str] = ("logits",),
     *,
     by_token: bool | None = None,
+    dial: bool = False,
 ) -> None:
     """Write the graph of a model under a plan, with the plan in its metadata.
 
@@ -77,6 +82,8 @@ def write_onnx(
         names: of the inputs; by default all that the model takes.
         outputs: names of the outputs.
         by_token: whether there is an output for each token; by default, if the plan restores them.
+        dial: whether the shares that the plan keeps are an input, `keep`, with the plan's own as
+            its default. Runtimes that know nothing of it use the default.
     """
     family = family_of(model)
     sizes = family.sizes(model.config)
@@ -88,6 +95,10 @@ def write_onnx(
     axes = dict.fromkeys(names, batch if family.images else tokens) | dict.fromkeys(
         outputs, tokens if by_token else batch
     )
+    traced_names, sample = list(names), _sample(model.config, names)
+    if dial:
+        kept = torch.tensor(numerators([step.keep for step in plan.steps]))  # (steps,)
+        traced_names, sample = [*names, KEEP], (*sample, kept)
     training = model.training
     run = PackedRun(family, model.base_model, sizes, plan)
     swap_layers(model.eval(), run)
@@ -99,10 +110,10 @@ def write_onnx(
         ):
             traced = Path(folder, "model.onnx")  # above 2 GB, torch adds a file for every tensor
             torch.onnx.export(
-                _Outputs(model, run, names, outputs).eval(),
-                _sample(model.config, names),
+                _Outputs(model, run, traced_names, outputs).eval(),
+                sample,
                 str(traced),
-                input_names=names,
+                input_names=traced_names,
                 output_names=list(outputs),
                 dynamic_axes=axes,
                 opset_version=OPSET,
@@ -111,6 +122,8 @@ def write_onnx(
             graph = onnx.load(traced)
     finally:
         detach(model).train(training)
+    if dial:  # an input that has an initializer of the same name need not be fed
+        graph.graph.initializer.append(onnx.numpy_helper.from_array(sample[-1].numpy(), KEEP))
     graph.producer_name = "toprune"
     onnx.helper.set_model_props(graph, {PLAN: plan.to_json()})
     save_graph(graph, path)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from toprune.export.layout import Layout, up_to
 from toprune.models.families import Family, Layer, Projection
 from toprune.plan.cost import Sizes
-from toprune.plan.plan import ATTENDED, ONCE, Plan, Step
+from toprune.plan.plan import ATTENDED, DENOMINATOR, ONCE, Plan, Step
 from toprune.pruning.attention import rotate, share_heads
 from toprune.pruning.predictor import predictors_of
 from toprune.pruning.tokens import by_place
@@ -33,6 +33,7 @@ class PackedRun:
     sizes: Sizes
     plan: Plan
     calls: int = 0
+    keep: Tensor | None = None  # (steps,) thousandths, where they are an input of the graph
 
     def __post_init__(self) -> None:
         layers: Sequence[Layer] = self.family.layers(self.base)
@@ -316,9 +317,11 @@ class PackedRun:
         """(B,): how many rows stay: ceil(keep * n) in integers, within the plan's limits. A step
         with a threshold keeps at most the rows whose score (B, K) reaches it; there, attention
         received counts by its mean over queries, not by its sum."""
-        ratio = step.keep
-        k = self.n * ratio.numerator + (ratio.denominator - 1)
-        k = torch.div(k, ratio.denominator, rounding_mode="trunc")
+        part: Any = step.keep.numerator
+        whole = step.keep.denominator
+        if self.keep is not None:
+            part, whole = self.keep[self.plan.steps.index(step)], DENOMINATOR
+        k = torch.div(self.n * part + (whole - 1), whole, rounding_mode="trunc")
         k, layout = k.clamp_min(self.plan.min_tokens), self.layout
         if self.protected is not None:
             held = self.protected[layout.at] & layout.alive

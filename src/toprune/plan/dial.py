@@ -24,6 +24,7 @@ from toprune.plan.schedule import repair
 from toprune.plan.schema import Schema
 
 FILE = "dial.json"
+KEEP = "keep"  # input of the graph: (steps,) thousandths; its default is plan.json
 MAX_BUDGETS = 32
 SAME = 0.002  # budgets this close to each other are the same: plans are no more exact
 MOST_SQUARES = 1 << 62  # of the tokens of all texts: beyond it the sums of a cost overflow

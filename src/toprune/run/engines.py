@@ -24,6 +24,7 @@ class Engine(Protocol):
     names: tuple[str, ...]  # of the outputs
     outputs: int | None  # numbers per text or token; None: the graph does not define it
     plan: str | None  # the plan's JSON in the file's metadata
+    overridable: tuple[str, ...]  # inputs that have a default
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """Inputs (B, S) -> (B, C) or (B, S, C); two outputs become two columns."""
@@ -58,6 +59,8 @@ class OnnxRuntime:
             self._session, self._path = session, path
             self.inputs = tuple(item.name for item in session.get_inputs())
             self.names = tuple(item.name for item in session.get_outputs())
+            defaults = session.get_overridable_initializers()
+            self.overridable = tuple(item.name for item in defaults)
             self.outputs = _outputs([item.shape for item in session.get_outputs()])
             self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
         except Exception as error:  # its exceptions have no other common parent
@@ -94,6 +97,7 @@ class OpenVino:
         self._thread, self._path = threading.local(), path
         self.inputs = tuple(item.any_name for item in model.inputs)
         self.names = tuple(item.any_name for item in model.outputs)
+        self.overridable: tuple[str, ...] = ()  # it makes constants of inputs with a default
         self.outputs = _outputs([_dimensions(item.partial_shape) for item in model.outputs])
         where = ["framework", PLAN]
         self.plan = str(model.get_rt_info(where).value) if model.has_rt_info(where) else None

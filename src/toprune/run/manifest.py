@@ -17,6 +17,7 @@ from typing import Any, Literal
 from toprune.data import images
 from toprune.errors import UserError
 from toprune.io.untrusted import inside, read_text
+from toprune.plan import dial
 from toprune.plan.schema import Schema
 from toprune.run.external_data import external_files
 from toprune.tasks import Task, fallback, make_task
@@ -128,7 +129,7 @@ class Manifest:
             environment: versions and machine of the export.
         """
         bundle, graphs = Path(bundle), Path(graphs)
-        names = ["plan.json", "config.json", "tokenizer.json", images.PLACE]
+        names = ["plan.json", dial.FILE, "config.json", "tokenizer.json", images.PLACE]
         names += [fallback.PLACE, f"{fallback.DENSE}/{PLACE}"]  # by the latter all files of dense
         names += [path.name for path in bundle.glob("*.safetensors")]
         there = sorted(name for name in names if (bundle / name).is_file())
@@ -153,9 +154,10 @@ class Manifest:
         return self.inputs == (images.INPUT,)
 
     @property
-    def needed(self) -> tuple[str, str]:
+    def needed(self) -> tuple[str, ...]:
         """Files that a run needs beside the graph; a serving image may leave the weights out."""
-        return "plan.json", images.PLACE if self.images else "tokenizer.json"
+        reader = images.PLACE if self.images else "tokenizer.json"
+        return ("plan.json", reader, *(name for name in self.files if name == dial.FILE))
 
     def build_task(self) -> Task:
         """The task with its settings."""

@@ -1,6 +1,7 @@
 """Texts or images in, answers out: a bundle's ONNX file and all that must be right around it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ import numpy as np
 
 from toprune.errors import UserError
 from toprune.plan.plan import Plan
+from toprune.run.dial import Asked, Settings
 from toprune.run.encoded import Encoded, encode, read_rows
 from toprune.run.engines import Engine, OnnxRuntime, OpenVino
 from toprune.run.fallback import (
@@ -52,6 +54,7 @@ class Runner:
         batch_tokens: int = 2048,
         dense: str | Path | None = None,
         fallback: bool = True,
+        budget: Asked = None,
     ):
         """Load a bundle and check that its files belong together.
 
@@ -67,6 +70,7 @@ class Runner:
                 the one in the bundle, if there is one.
             fallback: load the dense model of a bundle that has one. In a bundle with a fallback, it
                 answers the texts that the pruned model is not sure of.
+            budget: of a bundle with a dial, any within its range; None: the bundle's default.
         """
         bundle = Path(bundle)
         if precision not in GRAPHS:
@@ -89,6 +93,8 @@ class Runner:
         self._engine = _engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
         self._counter = Counter()
+        self._settings = Settings(bundle, self.manifest, self.plan, self._engine)
+        self.plan, self._keep = self._settings.turn(budget)
         self._dense: Runner | None = None
         self._net: SafetyNet | None = None
         how: Any = {"threads": threads, "runtime": runtime, "providers": providers}
@@ -110,22 +116,32 @@ class Runner:
                     f"for {self.task.NAME}; give the model that was pruned"
                 )
 
-    def __call__(self, texts: Iterable[Input]) -> Any:
+    def at(self, budget: Asked) -> "Runner":
+        """Return a Runner of the same loaded file at another budget of its dial; None: this one."""
+        if budget is None:
+            return self
+        other = copy(self)
+        other.plan, other._keep = self._settings.turn(budget)
+        return other
+
+    def __call__(self, texts: Iterable[Input], *, budget: Asked = None) -> Any:
         """Run the model on texts.
 
         Args:
             texts: texts, or pairs of texts as tuples.
+            budget: of this call, see `at`; the other methods have it, too.
 
         Returns:
             Logits or vectors (N, C) in the order of the texts. If the head answers by token, a list
             with an array (n, C) for each row that the model read.
         """
+        run = self.at(budget)
         if self.task.BY_TOKEN:
-            return [row for _, _, outputs, _ in self._chunks(_iterate(texts)) for row in outputs]
+            return [row for _, _, outputs, _ in run._chunks(_iterate(texts)) for row in outputs]
         none = np.zeros((0, self.outputs), np.float32)
-        return np.concatenate([none, *self._by_text(_iterate(texts))])
+        return np.concatenate([none, *run._by_text(_iterate(texts))])
 
-    def predict(self, texts: Iterable[Input]) -> list[dict[str, Any]]:
+    def predict(self, texts: Iterable[Input], *, budget: Asked = None) -> list[dict[str, Any]]:
         """Answer texts as the task does.
 
         Args:
@@ -136,9 +152,11 @@ class Runner:
             `vector`. A label is a name, or the class id if the head has no names. In a bundle with
             a fallback, also `fallback`: whether the dense model gave the answer.
         """
-        return list(self.predictions(texts))
+        return list(self.at(budget).predictions(texts))
 
-    def predictions(self, texts: Iterable[Input], *, first: int = 0) -> Iterator[dict[str, Any]]:
+    def predictions(
+        self, texts: Iterable[Input], *, first: int = 0, budget: Asked = None
+    ) -> Iterator[dict[str, Any]]:
         """Answer texts one by one, in memory that does not grow with their number.
 
         Args:
@@ -148,7 +166,7 @@ class Runner:
         Returns:
             The answers of `predict`, in the order of the texts.
         """
-        return (prediction for prediction, _ in self.answers(texts, first=first))
+        return (answer for answer, _ in self.at(budget).answers(texts, first=first))
 
     def encode(self, texts: Iterable[Input]) -> list[Encoded]:
         """Tokenize texts that run later; every method takes the results in place of texts."""
@@ -170,7 +188,7 @@ class Runner:
             yield from zip(answers, logits, strict=True)
 
     def rank(
-        self, query: str, documents: Iterable[str], *, rescore: int = 0
+        self, query: str, documents: Iterable[str], *, rescore: int = 0, budget: Asked = None
     ) -> list[dict[str, Any]]:
         """Order documents by how well they answer a query.
 
@@ -192,7 +210,7 @@ class Runner:
                 'with Runner("pruned/", dense="dense/")'
             )
         pairs = [(query, document) for document in _iterate(documents)]
-        ordered = self._ordered(pairs, range(len(pairs)))
+        ordered = self.at(budget)._ordered(pairs, range(len(pairs)))
         if not rescore or self._dense is None:
             return ordered
         best = self._dense._ordered(pairs, sorted(one["document"] for one in ordered[:rescore]))
@@ -210,7 +228,7 @@ class Runner:
         order = sorted(range(len(chosen)), key=lambda i: -logits[i])
         return [{"document": chosen[i], "score": scores[i], "rescored": False} for i in order]
 
-    def stream(self, texts: Iterable[Input]) -> Iterator[np.ndarray]:
+    def stream(self, texts: Iterable[Input], *, budget: Asked = None) -> Iterator[np.ndarray]:
         """Run the model on texts one by one, in memory that does not grow with their number.
 
         Args:
@@ -221,7 +239,7 @@ class Runner:
         """
         if self.task.BY_TOKEN:
             raise UserError(f"the task {self.task.NAME} answers by token; use predictions(texts)")
-        return (row for part in self._by_text(_iterate(texts)) for row in part)
+        return (row for part in self.at(budget)._by_text(_iterate(texts)) for row in part)
 
     def read(self, texts: Iterable[Input]) -> Iterator[tuple[Row, np.ndarray]]:
         """Run the model on texts, for metrics.
@@ -273,7 +291,7 @@ class Runner:
         outputs: list[np.ndarray] = [np.empty(0)] * len(rows)
         for chosen in batches([len(row) for row in rows], self.batch_tokens):
             feeds = self._reader.batch([rows[i] for i in chosen])
-            output = self._engine.run(feeds)
+            output = self._engine.run(feeds | self._keep)
             self._check_shape(output, len(chosen), max(len(rows[i]) for i in chosen))
             if self.task.POOLS:
                 output = self.task.pool(output, feeds["attention_mask"])
