@@ -143,6 +143,7 @@ SEQUENCE: dict[str, tuple[Program, str]] = {
 }
 PROGRAMS: dict[str, dict[str, tuple[Program, str]]] = {
     "classify": SEQUENCE,
+    "dial": SEQUENCE,  # its graph has an input with a default, which no program feeds
     "rank": SEQUENCE
     | {
         'CrossEncoder(backend="onnx")': (cross_encoder_onnx, "pruned"),

@@ -1,6 +1,6 @@
 """Write bundles of the embedded MiniLM at 3x, and for each the answers of toprune itself.
 
-    python consumers/make_bundle.py OUT               # OUT/classify, rank, embed and answer
+    python consumers/make_bundle.py OUT               # OUT/classify, dial, rank, embed, answer
     python consumers/make_bundle.py OUT rank embed    # some of them
 
 Heads are random, plans are geometric and nothing is trained: the answers are useless, but they
@@ -28,8 +28,10 @@ from toprune.export.export import export
 from toprune.models.families import family_of, sizes_of
 from toprune.models.heads import HEADS
 from toprune.models.load import load_tokenizer
+from toprune.plan.budget import Lengths
+from toprune.plan.dial import Dial, Stop
 from toprune.plan.plan import probe_of
-from toprune.plan.schedule import geometric
+from toprune.plan.schedule import geometric, repair
 from toprune.tasks import Answer, Classify, Embed, Rank, Task, settings_of
 from toprune.training.batches import Collate, in_batches
 from toprune.training.features import encode, lengths
@@ -55,10 +57,12 @@ class Case:
     outputs: int | None = None  # None: no head
     pair: bool = False
     longest: int = 2 * MAX_LENGTH  # words
+    dial: tuple[str, ...] = ()  # further budgets of the same file
 
 
 CASES = {
     "classify": Case(Classify(), outputs=2),
+    "dial": Case(Classify(), outputs=2, dial=("2x", "5x")),
     "rank": Case(Rank(), outputs=1, pair=True),
     "embed": Case(Embed()),
     "answer": Case(Answer(), outputs=2, pair=True, longest=100),
@@ -105,16 +109,17 @@ def tokenizer_of(case: Case) -> Any:
     )
 
 
-def plan_of(case: Case, model: Any, tokenizer: Any) -> Plan:
-    """A step in each of five layers."""
+def plan_of(case: Case, model: Any, tokenizer: Any) -> tuple[Plan, Lengths]:
+    """A step in each of five layers, and the lengths of the texts that it was made from."""
     fitted = examples(case, FITTED, longest=150, seed=SEED)
     features = encode(tokenizer, case.task, fitted, MAX_LENGTH)
     batches = [batch for _, batch in in_batches(features, Collate(tokenizer))]
     until = tokenizer.sep_token_id if case.task.KEEPS_FIRST else None
     protect = () if until is None else (until,)
-    return geometric(
+    histogram = lengths(features, protect, until)
+    plan = geometric(
         sizes_of(model),
-        lengths(features, protect, until),
+        histogram,
         Budget.parse(BUDGET),
         family=family_of(model).name,
         first=FIRST,
@@ -124,15 +129,30 @@ def plan_of(case: Case, model: Any, tokenizer: Any) -> Plan:
         protect_until=until,
         restore="last" if case.task.reads_all else "none",
     )
+    return plan, histogram
+
+
+def dial_of(case: Case, model: Any, plan: Plan, histogram: Lengths) -> Dial | None:
+    """The plan's shape at all budgets of a case that has several."""
+    if not case.dial:
+        return None
+    sizes = sizes_of(model)
+    budgets = sorted(map(Budget.parse, (BUDGET, *case.dial)), key=lambda one: one.reduction)
+    stops = (
+        Stop.of(one, plan if one.asked == BUDGET else repair(sizes, plan, histogram, one))
+        for one in budgets
+    )
+    return Dial(plan, tuple(stops), sizes, histogram)
 
 
 def make(folder: Path, case: Case) -> dict[str, Any]:
     """Write the bundle and export it in both precisions; returns texts and expected outputs."""
     model, tokenizer = dense_model(case), tokenizer_of(case)
-    plan = plan_of(case, model, tokenizer)
+    plan, histogram = plan_of(case, model, tokenizer)
     report = {"task": case.task.NAME, "task_settings": settings_of(case.task)}
     report["max_length"] = MAX_LENGTH
-    Bundle(model, tokenizer, plan, report).save(folder)
+    dial = dial_of(case, model, plan, histogram)
+    Bundle(model, tokenizer, plan, report, dial).save(folder)
     export(folder, int8=True)
     texts = examples(case, CHECKED, case.longest, SEED + 1).inputs(case.task.READS)
     run = Runner(folder)

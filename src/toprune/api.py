@@ -250,6 +250,7 @@ def evaluate(
     *,
     split: str | None = None,
     task: str | None = None,
+    budget: str | Budget | None = None,
     device: Device = "auto",
 ) -> dict[str, Any]:
     """Measure a bundle, or any fine-tuned model directory, on labelled data.
@@ -259,13 +260,14 @@ def evaluate(
         data: as in `finetune`.
         split: train, validation or test; None: the one furthest from training.
         task: the task of a directory from elsewhere whose head fits several.
+        budget: of a bundle with a dial; None: its default.
         device: as in `finetune`.
 
     Returns:
         The report: metrics with intervals, and what a plan executed.
     """
     torch_device = use_device(device)
-    bundle = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)
+    bundle = (bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)).at(budget)
     request = resolve_evaluate(bundle, data, split)
     features, plan = request.encode(request.held_out), bundle.plan
     counts: np.ndarray | None = None

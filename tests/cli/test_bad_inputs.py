@@ -305,6 +305,8 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "eval: answers of torch": (f"eval {{0}}/model {DATA} --out {{1}}/o.jsonl", "--runtime onnx"),
     "eval: threads of torch": (f"eval {{0}}/model {DATA} --threads 2", "--runtime onnx"),
     "eval: a runtime": (f"eval {{0}}/model {DATA} --runtime abacus", "--help"),
+    "eval: no dial": (f"eval {{0}}/bundle {DATA} --budget 3x", "one budget and no dial"),
+    "eval: a dial": (f"eval {{1}}/bad {DATA}", "dial: ", _text("dial.json", "{")),
     "eval: a plan": (f"eval {{1}}/bad {DATA}", "plan: ", _text("plan.json", "{")),
     "eval: a report": (f"eval {{1}}/bad {DATA}", "report.json", _text("report.json", "[]")),
     "eval: a report's length": (
@@ -355,6 +357,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "report: nothing compared": ("report {0}/bundle --compared {1}/none", "what compare wrote"),
     "explain: no bundle": ("explain {1}/none text", "directory that prune wrote"),
     "explain: no text": ("explain {0}/bundle", "give a text"),
+    "explain: no dial": ("explain {0}/bundle text --budget 3x", "one budget and no dial"),
     "explain: no plan": ("explain {0}/model text", "no plan.json"),
     "explain: pairs": ("explain {0}/bundle text --pair a --pair b", "one --pair for each text"),
     "explain: both": (f"explain {{0}}/bundle text {DATA}", "not both"),
@@ -411,6 +414,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
         lambda place, folder: save_model(folder / "dense"),
     ),
     "families: an option": ("families --colour", "--help"),
+    "plan show: no dial": ("plan show {0}/bundle/plan.json --budget 3x", "dial: "),
     "plan show: none": ("plan show {1}/none.json", "plan: "),
     "plan show: deep": ("plan show {1}/x.json", "nests too deeply", _one("x.json", "[" * 10**5)),
     "plan check: no model": (

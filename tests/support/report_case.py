@@ -158,6 +158,18 @@ def make_report(task: str = "classify", *, labelled: bool = True) -> dict[str, A
         report["difference"] = {
             n: {"value": -0.015625, "low": -0.03125, "high": 0.0078125, "p": 0.25} for n in names
         }
+        report["dial"] = [
+            {
+                "asked": asked,
+                "executed": {"unpadded": times, "padded": 2 * times, "paper": times},
+                "agreement": 0.9375 - times / 64,
+                "keep": [900, 500, 400],
+                "kept_per_layer": kept,
+                "pruned": report["pruned"],
+                "difference": report["difference"],
+            }
+            for asked, times in (("2x", 2.0), ("3x", 3.0078125), ("5x", 5.0))
+        ]
         report["onnx"] = {
             precision: {"examples": 24, "metrics": report["pruned"]}
             for precision in ("fp32", "int8")

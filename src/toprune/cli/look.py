@@ -17,6 +17,8 @@ from toprune.cli import options as o
 from toprune.cli import parse
 from toprune.cli.console import hush, print_result
 from toprune.errors import UserError
+from toprune.plan import dial
+from toprune.plan.dial import Dial
 from toprune.plan.plan import Plan
 from toprune.report import terminal as tables
 
@@ -50,6 +52,7 @@ def explain(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
+    budget: o.AtBudget = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -78,7 +81,7 @@ def explain(
         columns = parse.columns(text, next(iter(pair or ()), None), None)
         task = read_report(bundle).get("task", "classify")
         inputs = parse.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
-    explanation = look(bundle, inputs, dense=dense)
+    explanation = look(bundle, inputs, dense=dense, budget=budget)
     if html is not None:
         html.write_text(explain_page(explanation), encoding="utf-8")
     shown = explain_text(explanation, Console()) if html is None else f"The page is in {html}."
@@ -330,6 +333,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def show(
     file: Annotated[Path, typer.Argument(help="A plan.json.")],
+    budget: o.AtBudget = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -338,6 +342,8 @@ def show(
     Example: **toprune plan show small/plan.json**
     """
     plan = Plan.load(file)
+    if budget is not None:
+        plan = Dial.load(file.with_name(dial.FILE), plan).plan(budget)
     typer.echo(json.dumps(json.loads(plan.to_json())) if as_json else plan.summary())
 
 

@@ -23,6 +23,10 @@ METHOD, OUTPUT, RAY = "Method details", "Output", "Ray"
 
 FORMATS = "CSV, TSV, JSONL or Parquet file, a directory, or a dataset on the hub."
 Bundle = Annotated[Path, typer.Argument(help="Directory that prune or finetune wrote.")]
+AtBudget = Annotated[
+    str | None,
+    typer.Option("--budget", help="A budget of the bundle's dial, or one between two of them."),
+]
 Model = Annotated[str, typer.Option(help="Model directory or hub id.")]
 Source = Annotated[str, typer.Option("--data", help=FORMATS)]
 TaskSource = Annotated[

@@ -132,6 +132,7 @@ def evaluate(
         ),
     ] = False,
     overwrite: o.Overwrite = False,
+    budget: o.AtBudget = None,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -164,6 +165,7 @@ def evaluate(
             "threads": threads,
             "runtime": runtime,
             "max_length": max_length,
+            "budget": budget,
         }
         if out is not None:
             cluster = Cluster(address, workers, not unordered, debug) if engine == "ray" else None
@@ -188,7 +190,7 @@ def evaluate(
         raise UserError("--precision and --threads are for exported files; add --runtime onnx")
     hush(debug)
     source = parse.data(data, text, pair, label, max_length, skip_bad_rows)
-    report = toprune.evaluate(bundle, source, split=split, task=task)
+    report = toprune.evaluate(bundle, source, split=split, task=task, budget=budget)
     print_result(report, as_json, tables.evaluated(report))
 
 
@@ -241,6 +243,7 @@ def bench(
     save: Annotated[
         bool, typer.Option("--save", help="Add the times to report.json and report.html.")
     ] = False,
+    budget: o.AtBudget = None,
     seed: o.Seed = 0,
     as_json: o.Json = False,
     debug: o.Debug = False,
@@ -266,6 +269,7 @@ def bench(
         rounds=rounds,
         int8=not fp32,
         batch=batch,
+        budget=budget,
         seed=seed,
         say=partial(typer.echo, err=True),
     )

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from toprune.data.images import Images
 from toprune.errors import UserError
-from toprune.plan.budget import Lengths
+from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Reduction, measured_reduction, reduction
 from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
+from toprune.run.dial import keep_input
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.reader import Reader, open_reader
@@ -80,6 +81,7 @@ def bench(
     seconds: float | None = 30.0,
     int8: bool = True,
     batch: int = 1,
+    budget: str | Budget | None = None,
     seed: int = 0,
     say: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:
@@ -95,6 +97,7 @@ def bench(
         seconds: limit for each row of the report.
         int8: also time the int8 files.
         batch: above one, also time calls with this many texts.
+        budget: of a bundle with a dial; None: its default.
         seed: of random tokens and of the order in rounds.
         say: gets a line for each row.
 
@@ -105,7 +108,7 @@ def bench(
         raise UserError("threads, rounds and batch must be 1 or more")
     folder = Path(bundle_dir)
     manifest, exported = _exported(folder, int8=int8)
-    bundle = _load(folder)
+    bundle = _load(folder).at(budget)
     reader = open_reader(folder, manifest)
     if lengths and manifest.images:
         raise UserError("all images have the same length; leave --lengths out")
@@ -128,12 +131,14 @@ def bench(
     with TemporaryDirectory(prefix="toprune-bench-") as temporary:
         say("writing the dense partner")
         paths = _write(bundle, Path(temporary), exported, int8=int8)
+        keep = {} if bundle.dial is None else keep_input(bundle.plan)
         del bundle  # frees the torch model, to make room for four sessions
         turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
-        times = _time(paths, works, threads, manifest.max_length, turns, say)
+        times = _time(paths, works, keep, threads, manifest.max_length, turns, say)
     rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
     report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": manifest.max_length}
     report |= {"seed": seed, "environment": environment()}
+    report |= {} if budget is None else {"budget": Budget.parse(budget).asked}
     return {"verdict": verdict(report)} | report
 
 
@@ -303,18 +308,24 @@ def _from_texts(
 def _time(
     paths: Mapping[str, Path],
     works: Sequence[Work],
+    keep: Feeds,
     threads: int,
     max_length: int,
     turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, Seconds]],
     say: Callable[[str], object],
 ) -> list[dict[str, Seconds]]:
-    """Time all work. The sessions end here, because their files are deleted next."""
+    """Time all work; `keep` turns the pruned graphs of a dial. The sessions end here, because
+    their files are deleted next."""
     times: list[dict[str, Seconds]] = []
     with pinned(threads):
         engines = {name: OnnxRuntime(path, threads=threads) for name, path in paths.items()}
         for work in works:
             say(f"timing {work.name}")
-            runs = {name: partial(_run, engine, work.feeds) for name, engine in engines.items()}
+            turned = [feed | keep for feed in work.feeds]
+            runs = {
+                name: partial(_run, engine, turned if name.startswith("pruned") else work.feeds)
+                for name, engine in engines.items()
+            }
             if work.lengths.counts[0][0] < max_length:
                 padded = [_padded(feed, max_length) for feed in work.feeds]
                 runs[PADDED] = partial(_run, engines["dense fp32"], padded)

@@ -21,10 +21,10 @@ from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
 from toprune.models.families import max_positions
 from toprune.models.heads import restore_of
-from toprune.plan.dial import KEEP, numerators
 from toprune.plan.plan import Plan
 from toprune.report.environment import environment
 from toprune.report.html.files import write_report
+from toprune.run.dial import Keep, keep_input
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
 from toprune.run.manifest import GRAPHS, Manifest
@@ -86,7 +86,7 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
         checked: dict[str, Any] = {"fp32": vars(parity) | {"difference": parity.difference}}
         for asked, other in plans.items():
             say(f"comparing it at {asked}")
-            turned = partial(_turned, engine, np.array(numerators([s.keep for s in other.steps])))
+            turned = partial(_turned, engine, keep_input(other))
             parity = check(model, other, turned, limit, names=names, outputs=task.OUTPUTS)
             dial = checked.setdefault("dial", {})
             dial[asked] = vars(parity) | {"difference": parity.difference}
@@ -115,9 +115,9 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
     return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes}
 
 
-def _turned(engine: OnnxRuntime, keep: np.ndarray, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """Run the graph at another budget of its dial; keep (steps,) in thousandths."""
-    return engine.run(feeds | {KEEP: keep})
+def _turned(engine: OnnxRuntime, keep: Keep, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """Run the graph at another budget of its dial."""
+    return engine.run(feeds | keep)
 
 
 def evaluate_files(

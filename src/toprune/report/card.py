@@ -61,6 +61,7 @@ def _body(report: dict[str, Any]) -> str:
         f"{report['max_length']}); {budget['asked']} was requested. Mean number of tokens "
         f"that enter each layer: {kept}.",
         *_measured(report),
+        *_dial(report),
         _use(report["task"]),
         "Without its plan (`plan.json`) the directory loads in transformers as an ordinary dense "
         "model; only with the plan, or as the exported ONNX file, is it the model that was "
@@ -83,6 +84,26 @@ def _measured(report: dict[str, Any]) -> list[str]:
     ]
     lines = ["| | dense | pruned | difference [95 %] |", "|---|---|---|---|", *rows]
     return ["\n".join(lines), f"On {report['examples']} examples that training never saw."]
+
+
+def _dial(report: dict[str, Any]) -> list[str]:
+    rows = report.get("dial", [])
+    if not rows:
+        return []
+    names = list(rows[0].get("difference", {}))
+    header = ["budget", "fewer FLOPs (unpadded)", "agreement", *names]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row in rows:
+        cells = [row["asked"], f"{row['executed']['unpadded']:.2f}x", f"{row['agreement']:.3f}"]
+        cells += [f"{row['difference'][name]['value']:+.4f}" for name in names]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [
+        "One file runs at any budget from "
+        f'{rows[0]["asked"]} to {rows[-1]["asked"]}: `Runner("BUNDLE", '
+        f'budget="{rows[-1]["asked"]}")`; the default is {report["budget"]["asked"]}. Metrics '
+        "are differences to the dense model.",
+        "\n".join(lines),
+    ]
 
 
 def _use(task: str) -> str:

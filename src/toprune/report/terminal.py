@@ -352,9 +352,10 @@ def _budget(report: dict[str, Any]) -> Table:
 def _dial(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="the budgets of the dial", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("budget")
-    names = list(rows[0].get("difference", {}))
-    for name in ("fewer\nFLOPs", "agreement", *(f"{name}\n[95 % interval]" for name in names)):
-        table.add_column(name, justify="right")
+    names = list(rows[0].get("difference", {}))[:1]  # the task's main metric
+    headers = [f"{name}, difference\n[95 % interval]" for name in names]
+    for name in ("fewer\nFLOPs", "agreement", *headers):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         executed, agreement = row["executed"]["unpadded"], 100 * row["agreement"]
         gaps = (in_points(row["difference"][name], sign="+") for name in names)

@@ -39,7 +39,7 @@ class Settings:
                 "prune with several, like --budget 2x,3x,5x"
             )
         plan = self.dial.plan(wanted)
-        keep = {KEEP: np.array(numerators([step.keep for step in plan.steps]), np.int64)}
+        keep = keep_input(plan)
         if plan.steps == self.dial.default.steps:
             keep = {}
         elif KEEP not in self._engine.overridable:
@@ -51,3 +51,8 @@ class Settings:
             self._known.clear()
         self._known[wanted.asked] = plan, keep
         return plan, keep
+
+
+def keep_input(plan: Plan) -> Keep:
+    """The input of a graph with a dial that turns it to this plan."""
+    return {KEEP: np.array(numerators([step.keep for step in plan.steps]), np.int64)}

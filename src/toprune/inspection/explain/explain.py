@@ -24,6 +24,7 @@ from toprune.inspection.explain.explanation import Explained, Explanation, Ranki
 from toprune.io.progress import bar
 from toprune.models.families import has_segments, max_positions
 from toprune.models.heads import task_outputs
+from toprune.plan.budget import Budget
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attach_policy, attached, detach
 from toprune.pruning.execution import Run
@@ -40,7 +41,11 @@ SAME_WEIGHTS = "the same weights with every token kept"
 
 
 def explain(
-    bundle: str | Path, texts: Sequence[Any], *, dense: str | Path | None = None
+    bundle: str | Path,
+    texts: Sequence[Any],
+    *,
+    dense: str | Path | None = None,
+    budget: str | Budget | None = None,
 ) -> Explained:
     """Find what becomes of every token of each text.
 
@@ -49,8 +54,9 @@ def explain(
         texts: a pair is a tuple; for the task tokens, a list of words or words with blanks between.
         dense: the directory of the original model, to predict beside the pruned one. Without it
             the pruned model's own weights do that, with every token kept.
+        budget: of a bundle with a dial; None: its default.
     """
-    return explain_loaded(Bundle.load(bundle), str(bundle), texts, dense=dense)
+    return explain_loaded(Bundle.load(bundle).at(budget), str(bundle), texts, dense=dense)
 
 
 def explain_loaded(

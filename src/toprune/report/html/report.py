@@ -11,6 +11,7 @@ from toprune.data.presets import preset_name
 from toprune.errors import UserError
 from toprune.report.html.budget import budget
 from toprune.report.html.compared import curve, front
+from toprune.report.html.dial import dial
 from toprune.report.html.failures import classes, examples
 from toprune.report.html.kept import kept
 from toprune.report.html.origin import origin
@@ -44,6 +45,7 @@ def _body(report: Report, compared: Mapping[str, Any] | None) -> list[str]:
         _head(report),
         section("FLOPs", budget(report)),
         section("Quality", quality(report)),
+        section("The dial", dial(report)),
         section("Speed", speed(report)),
         section("Tokens kept", kept(report)),
         section(
