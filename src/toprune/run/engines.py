@@ -114,6 +114,19 @@ class OpenVino:
         return _joined([np.array(outputs[name]) for name in self.names])
 
 
+def open_engine(
+    runtime: str, path: Path, threads: int | None, providers: Sequence[str] | None
+) -> Engine:
+    """Load a graph into the runtime of that name."""
+    if runtime == "onnx":
+        return OnnxRuntime(path, threads=threads, providers=providers)
+    if runtime != "openvino":
+        raise UserError(f"runtime {runtime!r} is not known; use onnx or openvino")
+    if providers is not None:
+        raise UserError("only the runtime onnx has providers; leave them out with openvino")
+    return OpenVino(path, threads=threads)
+
+
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.stack(parts, -1)
 

@@ -12,7 +12,7 @@ from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.run.dial import Asked, Settings
 from toprune.run.encoded import Encoded, encode, read_rows
-from toprune.run.engines import Engine, OnnxRuntime, OpenVino
+from toprune.run.engines import open_engine
 from toprune.run.fallback import (
     Counter,
     SafetyNet,
@@ -90,7 +90,7 @@ class Runner:
         self.batch_tokens, self.max_length = batch_tokens, max_length or limit
         self.task = self.manifest.build_task()
         self._reader: Reader = open_reader(bundle, self.manifest, self.max_length)
-        self._engine = _engine(runtime, bundle / graph, threads, providers)
+        self._engine = open_engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
         self._counter = Counter()
         self._settings = Settings(bundle, self.manifest, self.plan, self._engine)
@@ -378,18 +378,6 @@ def take_chunk(texts: Iterator[Any]) -> list[Any]:
         if len(chunk) == AHEAD or size >= AHEAD_SIZE:
             break
     return chunk
-
-
-def _engine(
-    runtime: str, path: Path, threads: int | None, providers: Sequence[str] | None
-) -> Engine:
-    if runtime == "onnx":
-        return OnnxRuntime(path, threads=threads, providers=providers)
-    if runtime != "openvino":
-        raise UserError(f"runtime {runtime!r} is not known; use onnx or openvino")
-    if providers is not None:
-        raise UserError("only the runtime onnx has providers; leave them out with openvino")
-    return OpenVino(path, threads=threads)
 
 
 def _size(part: Any) -> int:
