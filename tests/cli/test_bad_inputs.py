@@ -386,6 +386,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "serve: a port": ("serve {0}/bundle --port 0", "--help"),
     "serve: a host": ("serve {0}/bundle --host 203.0.113.1", "--port"),
     "serve: no key": ("serve {0}/bundle --api-key-file {1}/none", "name a file with the key"),
+    "serve: budgets that loosen": ("serve {0}/bundle --shed 3x,2x", "the loosest first"),
     "serve: a cost of nothing": ("serve {0}/bundle --max-batch-cost 0", "--help"),
     "ui: a port": ("ui {0}/bundle --port 99999", "--help"),
     "ui: a host": ("ui {0}/bundle --host 203.0.113.1", "--port"),

@@ -27,7 +27,7 @@ class Fake:
         self.name = name
         self.batch_macs = sum(COST.count(tokens))
 
-    def run(self, texts: Any, /) -> list[Any]:
+    def run(self, texts: Any, level: int, /) -> list[Any]:
         raise NotImplementedError
 
 

@@ -11,6 +11,7 @@ from toprune.run.encoded import Encoded
 from toprune.serve.cost import Macs
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Closed, Full, Job, Queue
+from toprune.serve.shed import Shed, parse_shed
 from toprune.serve.workers import Workers
 
 ROW = (Macs(1, 0),)
@@ -25,7 +26,7 @@ class Echo:
         self.error = error
         self.batches: list[list[str]] = []
 
-    def run(self, texts: Any, /) -> list[Any]:
+    def run(self, texts: Any, level: int = 0, /) -> list[Any]:
         words = [text.text for text in texts]
         self.batches.append(words)
         if "bad" in words:
@@ -36,10 +37,10 @@ class Echo:
 class Desk:
     """Workers without threads: a test runs batch by batch, and sets the clock."""
 
-    def __init__(self, engine: Any, max_batches: float = 100.0):
+    def __init__(self, engine: Any, max_batches: float = 100.0, shed: Shed | None = None):
         self.now, self.metrics = 0.0, Metrics()
         self.queue = Queue(max_batches, 1)
-        self.workers = Workers(self.queue, 1, self.metrics, lambda: self.now)
+        self.workers = Workers(self.queue, 1, self.metrics, lambda: self.now, shed)
         self.engine = engine
         self.over: list[Job] = []
 
@@ -126,9 +127,9 @@ def gate() -> threading.Event:
 
 def test_threads_finish_and_end(gate: threading.Event):
     class Slow(Echo):
-        def run(self, texts: Any, /) -> list[Any]:
+        def run(self, texts: Any, level: int = 0, /) -> list[Any]:
             assert gate.wait(30)
-            return super().run(texts)
+            return super().run(texts, level)
 
     desk = Desk(Slow())
     desk.workers.start()
@@ -140,6 +141,35 @@ def test_threads_finish_and_end(gate: threading.Event):
     assert [job.answers for job in jobs] == [[text] for text in "abcdefgh"]
     with pytest.raises(Closed):
         desk.workers.check_room()
+
+
+def test_a_growing_queue_tightens_the_budget_and_relaxes_it_after():
+    shed = Shed(["2x", "3x", "5x"])
+    fills = [0.0, 0.3, 0.34, 0.6, 0.7, 1.2, 0.4, 0.3, 0.2, 0.1, 0.0]
+    assert [shed.choose(fill) for fill in fills] == [0, 0, 1, 1, 2, 2, 2, 1, 1, 0, 0]
+    assert shed.choose(1.0) == 2  # at once, where the queue fills at once
+
+
+def test_requests_know_the_tightest_budget_that_they_got():
+    desk = Desk(Echo(), max_batches=3, shed=Shed(["2x", "5x"]))
+    large = desk.submit(*"abcdefghijkl")  # three batches: the queue is full
+    levels = []
+    while desk.workers.run_next():
+        levels.append(desk.workers._shed.level)  # pyright: ignore[reportPrivateUsage]
+    assert levels == [1, 1, 1]
+    small = desk.submit("x")
+    desk.run_all()
+    assert (large.level, small.level) == (1, 0)
+    text = desk.metrics.render()
+    assert 'toprune_shed_texts_total{budget="5x"} 12\n' in text
+    assert 'toprune_shed_texts_total{budget="2x"} 1\n' in text
+    assert "toprune_shed_level 0\n" in text
+
+
+@pytest.mark.parametrize("words", ["3x", "3x,2x", "2x,2x", "2x,fast", ""])
+def test_budgets_that_do_not_tighten_are_refused(words: str):
+    with pytest.raises(UserError):
+        parse_shed(words)
 
 
 def test_metrics_are_as_prometheus_reads_them():

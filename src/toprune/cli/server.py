@@ -10,6 +10,7 @@ from toprune.cli import options as o
 from toprune.cli.console import print_result, warn_in_one_line
 from toprune.serve.requests import Limits
 from toprune.serve.settings import Settings, check_installed, read_key
+from toprune.serve.shed import parse_shed
 
 DEFAULTS, LIMITS = Settings(), Limits()
 
@@ -40,6 +41,13 @@ def serve(
         typer.Option(
             min=1e-6,
             help="Billions of multiply-accumulates of a batch (default: a text of full length).",
+        ),
+    ] = None,
+    shed: Annotated[
+        str | None,
+        typer.Option(
+            help="Budgets of a bundle with a dial, the loosest first, like 2x,3x,5x: the server "
+            "takes the next one as the queue grows."
         ),
     ] = None,
     timeout: Annotated[
@@ -78,6 +86,7 @@ def serve(
         max_queue=max_queue,
         max_batch_cost=max_batch_cost,
         timeout=timeout,
+        shed=() if shed is None else parse_shed(shed),
         limits=Limits(max_body, max_texts, max_chars),
         key=read_key(api_key_file),
     )

@@ -41,6 +41,7 @@ class Policy:
     timeout: float = 30.0  # seconds
     key: str | None = None  # clients must send it as `Authorization: Bearer KEY`
     hosts: Sequence[str] = ("*",)  # names that the server answers to
+    budgets: Sequence[str] = ()  # of `Shed`, if there are several
 
 
 class App:
@@ -153,7 +154,9 @@ class App:
         tokens = sum(text.tokens for text in job.texts)
         fallbacks = sum(bool(one.prediction.get("fallback")) for one in job.answers)
         self._metrics.answered(bundle.name, len(job.texts), tokens, fallbacks)
-        return json_response(asked.respond(Reply(bundle, job.answers, tokens)))
+        budgets = self._policy.budgets
+        headers = {"X-Toprune-Budget": budgets[job.level]} if budgets else None
+        return json_response(asked.respond(Reply(bundle, job.answers, tokens)), headers=headers)
 
     async def _wait(self, request: Request, job: Job, over: "asyncio.Future[None]") -> None:
         """Until the job is over, the client leaves, or the time is up."""

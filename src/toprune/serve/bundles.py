@@ -32,7 +32,13 @@ class Answer:
 class Loaded:
     """A bundle that is ready to run."""
 
-    def __init__(self, name: str, runner: Runner, batch_macs: int | None = None):
+    def __init__(
+        self,
+        name: str,
+        runner: Runner,
+        batch_macs: int | None = None,
+        budgets: Sequence[str] = (),
+    ):
         """Wrap a Runner.
 
         Args:
@@ -40,11 +46,13 @@ class Loaded:
             runner: of the bundle.
             batch_macs: target for the cost of a batch; None: that of one text of full length, so
                 that no text waits for a batch longer than for the longest text.
+            budgets: of its dial, the loosest first; none: the bundle's default alone.
         """
         if runner.manifest.images:
             raise UserError(f"the bundle {name} reads images; toprune serve is for texts")
-        self.name, self.runner = name, runner
-        self._cost = RowCost(runner.plan)
+        self._runners = [runner.at(budget) for budget in budgets] or [runner]
+        self.name, self.runner = name, self._runners[0]
+        self._cost = RowCost(self.runner.plan)
         longest = BatchCost().with_rows([self._cost.count(runner.max_length)]).macs
         self.batch_macs = batch_macs or longest
 
@@ -63,9 +71,9 @@ class Loaded:
             (one, tuple(self._cost(row) for row in one.rows)) for one in self.runner.encode(texts)
         ]
 
-    def run(self, texts: Sequence[Encoded]) -> list[Answer]:
-        """Answer texts in one batch."""
-        return [Answer(*answer) for answer in self.runner.answers(texts)]
+    def run(self, texts: Sequence[Encoded], level: int = 0) -> list[Answer]:
+        """Answer texts in one batch, at the budget of that number."""
+        return [Answer(*answer) for answer in self._runners[level].answers(texts)]
 
 
 Load = Callable[[str, Path], Loaded]

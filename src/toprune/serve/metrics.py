@@ -80,6 +80,8 @@ class Metrics:
         self._cancelled = Series(
             "cancelled_texts_total", "counter", "Texts that did not run because nobody waited."
         )
+        self._level = Series("shed_level", "gauge", "Number of the budget that runs; 0: loosest.")
+        self._shed = Series("shed_texts_total", "counter", "Texts by the budget that they got.")
         self._reloads = Series("reloads_total", "counter", "Bundles replaced while serving.")
         self._all: list[Series | Histogram] = [
             one for one in vars(self).values() if isinstance(one, Series | Histogram)
@@ -101,6 +103,11 @@ class Metrics:
             self._macs.add(macs, model=model)
             self._batch_texts.observe(texts, model=model)
             self._batch_seconds.observe(seconds, model=model)
+
+    def shed(self, level: int, budget: str, texts: int) -> None:
+        with self._lock:
+            self._level.set(level)
+            self._shed.add(texts, budget=budget)
 
     def queue(self, texts: int, batches: float, running: int) -> None:
         with self._lock:

@@ -29,8 +29,8 @@ class Engine(Protocol):
     name: str
     batch_macs: int  # target for the cost of a batch
 
-    def run(self, texts: Sequence[Encoded], /) -> list[Any]:
-        """The answer to each text."""
+    def run(self, texts: Sequence[Encoded], level: int, /) -> list[Any]:
+        """The answer to each text, at the budget of that number (`Shed`)."""
         ...
 
 
@@ -72,11 +72,13 @@ class Job:
     error: Exception | None = None
     is_over: bool = False  # answered, failed or given up
     left: int = 0
+    level: int = 0  # number of the tightest budget that one of its texts got
 
-    def answer(self, index: int, answer: Any) -> None:
-        """Store the answer to one text."""
+    def answer(self, index: int, answer: Any, level: int = 0) -> None:
+        """Store the answer to one text, and the number of its budget."""
         if self.is_over:
             return
+        self.level = max(self.level, level)
         self.answers[index] = answer
         self.left -= 1
         if self.left == 0:
@@ -121,6 +123,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def fill(self) -> float:
+        """The share of the queue that is taken; may exceed 1 by one request."""
+        return self.batches / self.max_batches
 
     def check_room(self) -> None:
         """Raise `Full` where the queue is full."""

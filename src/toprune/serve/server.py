@@ -13,6 +13,7 @@ from toprune.serve.bundles import LARGE, Loaded, Shelf, parse_places
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Queue
 from toprune.serve.settings import LOOPBACK, Settings, check_installed
+from toprune.serve.shed import Shed
 from toprune.serve.workers import Workers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -44,13 +45,15 @@ def _build(
         runner = Runner(
             place, precision=settings.precision, threads=settings.threads, batch_tokens=LARGE
         )
-        return Loaded(name, runner, None if macs is None else max(1, round(macs * 1e9)))
+        batch_macs = None if macs is None else max(1, round(macs * 1e9))
+        return Loaded(name, runner, batch_macs, settings.shed)
 
     shelf = Shelf(parse_places(bundles), load, metrics, log=log)
     count = settings.worker_count
-    workers = Workers(Queue(settings.max_queue, count), count, metrics)
+    shed = Shed(settings.shed) if settings.shed else None
+    workers = Workers(Queue(settings.max_queue, count), count, metrics, shed=shed)
     hosts = ["[::1]", *LOOPBACK] if settings.host in LOOPBACK else ["*"]
-    policy = Policy(settings.limits, settings.timeout, settings.key, hosts)
+    policy = Policy(settings.limits, settings.timeout, settings.key, hosts, settings.shed)
     return App(shelf, workers, metrics, policy, log=log), workers
 
 

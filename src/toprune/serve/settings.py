@@ -26,6 +26,7 @@ class Settings:
     max_queue: float = 16.0  # full batches that may wait
     max_batch_cost: float | None = None  # billions of MACs; None: one text of full length
     timeout: float = 30.0  # seconds
+    shed: tuple[str, ...] = ()  # budgets, the loosest first; the queue decides
     limits: Limits = field(default_factory=Limits)
     key: str | None = None
 

@@ -8,6 +8,7 @@ from toprune.errors import UserError
 from toprune.serve.cost import Macs
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Batch, Closed, Job, Queue
+from toprune.serve.shed import Shed
 
 
 class Workers:
@@ -19,6 +20,7 @@ class Workers:
         count: int,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        shed: Shed | None = None,
     ):
         """Prepare the threads; `start` starts them.
 
@@ -27,8 +29,10 @@ class Workers:
             count: batches that run at a time.
             metrics: counts what runs.
             clock: seconds.
+            shed: chooses the budget of a batch; None: bundles have one.
         """
         self._queue, self._count, self._metrics, self._clock = queue, count, metrics, clock
+        self._shed = shed or Shed([""])
         self._changed = threading.Condition()
         self._running = 0
         self._is_closed = False
@@ -97,6 +101,7 @@ class Workers:
     def run_next(self) -> bool:
         """Run one batch, if a text waits; returns whether one did."""
         with self._changed:
+            level = self._shed.choose(self._queue.fill)
             batch = self._queue.take()
             if batch is None:
                 return False
@@ -104,7 +109,7 @@ class Workers:
             self._report()
         started = self._clock()
         try:
-            self._run(batch)
+            self._run(batch, level)
         finally:
             with self._changed:
                 self._running -= 1
@@ -112,6 +117,8 @@ class Workers:
                 self._queue.learn(batch, seconds)
                 self._changed.notify_all()
         self._metrics.batch(batch.engine.name, len(batch.items), batch.macs, seconds)
+        if len(self._shed.budgets) > 1:
+            self._metrics.shed(level, self._shed.budgets[level], len(batch.items))
         return True
 
     def _work(self) -> None:
@@ -123,13 +130,13 @@ class Workers:
                 if self._is_closed and not len(self._queue):
                     return
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: Batch, level: int) -> None:
         try:
-            answers = batch.engine.run([item.text for item in batch.items])
+            answers = batch.engine.run([item.text for item in batch.items], level)
         except Exception as error:  # a worker must go on, whatever an engine does
             if len(batch.items) > 1 and isinstance(error, UserError):
                 for item in batch.items:  # one text must not spoil the answers to others
-                    self._run(Batch(batch.engine, [item], item.macs))
+                    self._run(Batch(batch.engine, [item], item.macs), level)
                 return
             for item in batch.items:
                 item.job.fail(error)
@@ -137,7 +144,7 @@ class Workers:
                     self._queue.drop(item.job)
             return
         for item, answer in zip(batch.items, answers, strict=True):
-            item.job.answer(item.index, answer)
+            item.job.answer(item.index, answer, level)
 
     def _check(self) -> None:
         if self._is_closed:
