@@ -1,4 +1,4 @@
-"""A bundle with a dial behind the server: each budget gives the answers of Runner at that budget."""
+"""A bundle with a dial behind the server: answers are those of Runner at the budget that runs."""
 
 from pathlib import Path
 
