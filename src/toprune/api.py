@@ -1,11 +1,10 @@
 """The public functions: finetune, prune, evaluate. They take paths, hub ids or objects, and refuse
 bad input with one clear line, before the work begins wherever that is possible."""
 
+import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,22 @@ from toprune.bundle.workdir import (
     check_out,
     check_settings,
     is_done,
+    output_folder,
     publish,
     read_settings,
     run_id,
+    shared_folder,
     stopped_settings,
     work_directory,
 )
 from toprune.data.presets import Schedule, preset_settings, with_preset
-from toprune.errors import UserError
 from toprune.io.devices import Device
 from toprune.models.device import placed
 from toprune.models.families import sizes_of
 from toprune.models.heads import restore_of
 from toprune.models.load import Source, fingerprint
 from toprune.plan.budget import Budget
-from toprune.plan.dial import Dial
+from toprune.plan.dial import Dial, parse_budgets
 from toprune.plan.plan import Plan, Score
 from toprune.pruning.attach import attach, detach
 from toprune.report.build import Execution, evaluation_report, prune_report
@@ -45,13 +45,15 @@ from toprune.request import (
 from toprune.tasks import Task
 from toprune.tasks import settings_of as task_settings
 from toprune.tasks.classify import all_class_names
+from toprune.tasks.fallback import counted, parse_fallback
 from toprune.tasks.side_by_side import SideBySide
 from toprune.training.batches import Collate, in_batches
-from toprune.training.distributed import processes, use_device
-from toprune.training.evaluation import entering, load_outputs, save_outputs
+from toprune.training.distributed import use_device
+from toprune.training.evaluation import entering, stored_outputs
 from toprune.training.features import lengths, rows_of
-from toprune.training.job import Job, Method, Outcome, dense_plan, settings_of
+from toprune.training.job import Method, Outcome, dense_plan, settings_of
 from toprune.training.learner import Learner
+from toprune.training.safety_net import Net, answer_again, find_net
 from toprune.training.settings import Training
 from toprune.training.stages import run
 from toprune.training.trainer import train
@@ -156,6 +158,7 @@ def prune(
     protect: tuple[str, ...] = (),
     protect_first: bool | None = None,
     min_tokens: int = 2,
+    fallback: str | float | None = None,
     auto_weight: bool = False,
     known: str | Path | None = None,
     device: Device = "auto",
@@ -180,6 +183,9 @@ def prune(
         protect_first: never drop a token of the first text of a pair; None: the task's default (a
             ranker keeps its query and the separators).
         min_tokens: the number of tokens that stay at every step, if a text has as many.
+        fallback: `99%`: the bundle keeps the dense model, too, which answers the texts that the
+            pruned one is not sure of, so that this share of the answers equals dense. The budget
+            counts both models. Training leaves out some texts, which choose the threshold.
         auto_weight: let trial runs choose the weight of the ranking distillation.
         known: a directory that stores the dense model's outputs, so that runs with other budgets or
             methods need not compute them again.
@@ -191,6 +197,7 @@ def prune(
         The bundle, which is also in `out`.
     """
     torch_device = use_device(device)
+    requested = None if fallback is None else parse_fallback(fallback)
     before: dict[str, Any] = {}
     if known is not None:
         before["training"] = {"bf16": read_settings(Path(known)).get("bf16")}
@@ -211,35 +218,52 @@ def prune(
         protect_first=protect_first,
         min_tokens=min_tokens,
         before=before,
+        fallback=requested is not None,
     )
     tests = request.encode(request.held_out)
     weights, preset = fingerprint(request.model), preset_settings(request.preset, schedule)
     settings = settings_of(job) | {"auto_weight": auto_weight, "weights": weights} | preset
+    if requested is not None:
+        settings |= {"fallback": requested}
     if out is not None:
         if resume and not overwrite and is_done(Path(out), settings):
             return Bundle.load(out)
         check_out(Path(out), overwrite=overwrite)
-    with _folder(out) as folder, work_directory(folder, resume=resume) as work:
+    with output_folder(out) as folder, work_directory(folder, resume=resume) as work:
         check_settings(work, settings)
         job = replace(job, work=work / "stages")
         if known is not None:
             about = {"weights": weights, "tests": lengths(tests).to_json()}
-            job = replace(job, shared=_shared_folder(Path(known), job, about))
+            job = replace(job, shared=shared_folder(Path(known), job, about))
+        dense_copy = None if requested is None else copy.deepcopy(request.model)
         with placed(request.model, torch_device):
-            dense = _dense_outputs(request, job, tests)
+            stored = job.teacher_folder / "dense.npz"
+            dense = stored_outputs(stored, lambda: request.outputs(tests, "evaluating dense"))
             dense_task = request.tuned_task()
             if request.held_out.labels is not None:  # what cannot be measured must fail now
                 dense_task.statistics(dense, rows_of(tests), request.held_out)
+            calibration = None if requested is None else request.calibrate()
             if auto_weight:
                 job = replace(job, method=job.method.search(job, resume=resume))
             outcome = run(job, resume=resume)
-            report = _prune_report(request, outcome, dense_task, dense, tests)
+            net = None
+            if requested is not None and calibration is not None:
+                cost = 1 / _execution(request, outcome, tests).reduction().unpadded
+                goal = requested, parse_budgets(budget)[0]
+                net = find_net(outcome, cost, calibration, dense_task, *goal)
+                outcome = replace(outcome, plan=net.plan)
+            report = _prune_report(request, outcome, dense_task, dense, tests, net)
         report["provenance"]["settings"] |= preset
         report["provenance"]["run"] = run_id(settings)
         report["inputs"] = input_names(model, request.data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
         dial = None if outcome.dial is None else replace(outcome.dial, default=plan)
         bundle = Bundle(request.model, request.tokenizer, plan, report, dial)
+        if net is not None:
+            about = {"task": request.task.NAME, "task_settings": task_settings(dense_task)}
+            about = with_preset(about, request.preset) | {"max_length": request.limit}
+            dense_bundle = Bundle(dense_copy, request.tokenizer, None, about)
+            bundle = replace(bundle, fallback=net.fallback, dense=dense_bundle)
         publish(work, bundle)
     return bundle
 
@@ -270,7 +294,7 @@ def evaluate(
     bundle = (bundle if isinstance(bundle, Bundle) else Bundle.load(bundle, task)).at(budget)
     request = resolve_evaluate(bundle, data, split)
     features, plan = request.encode(request.held_out), bundle.plan
-    counts: np.ndarray | None = None
+    counts, fallen = None, None
     with placed(request.model, torch_device):
         if plan is not None:
             attach(request.model, plan)
@@ -278,10 +302,16 @@ def evaluate(
             outputs = request.outputs(features)
         finally:
             detach(request.model)
+        if bundle.fallback is not None and bundle.dense is not None:
+            dense, count = replace(request, model=bundle.dense.model), len(request.held_out)
+            fell = bundle.fallback.below(request.task, outputs, rows_of(features), count)
+            outputs, fallen = answer_again(outputs, features, fell, dense.outputs), int(fell.sum())
         if plan is not None:
             counts = _counts(request, plan, features)
     report = evaluation_report(request.task, outputs, rows_of(features), request.held_out)
     report = with_preset(report, request.preset) | {"max_length": request.limit}
+    if fallen is not None:
+        report["fallback"] = counted(fallen, len(request.held_out))
     if plan is not None:
         execution = Execution(
             plan,
@@ -301,29 +331,28 @@ def _prune_report(
     dense_task: Task,
     dense: Sequence[np.ndarray],
     tests: Sequence[dict[str, Any]],
+    net: Net | None,
 ) -> dict[str, Any]:
-    """Evaluate the pruned model beside the dense one's outputs."""
+    """Evaluate the pruned model beside the dense one's outputs, with its net if there is one. Both
+    models decide by the dense model's settings then."""
     job, plan, held_out, dial = outcome.job, outcome.plan, request.held_out, outcome.dial
     features = tests if job.cut is None else request.encode(held_out, job.cut)
     attach(request.model, plan)
     pruned = request.outputs(features, "evaluating pruned")
-    tasks = dense_task, request.tuned_task(job.cut)
+    tasks = dense_task, dense_task if net is not None else request.tuned_task(job.cut)
     detach(request.model)
+    rows = rows_of(tests)
+    fell = None if net is None else net.fallback.below(dense_task, pruned, rows, len(held_out))
+    if fell is not None:
+        pruned = [d if fell[row.text] else p for p, d, row in zip(pruned, dense, rows, strict=True)]
     names = all_class_names(request.model.config, held_out)
-    sides = SideBySide(tasks, (dense, pruned), rows_of(tests), held_out, names)
-    execution = Execution(
-        plan,
-        sizes_of(request.model),
-        job.lengths,
-        request.limit,
-        job.cut,
-        job.before,
-        _counts(request, plan, features),
-    )
+    sides = SideBySide(tasks, (dense, pruned), rows, held_out, names)
+    execution = _execution(request, outcome, tests)
+    asked = job.asked if dial is None else dial.default_budget.asked
     report = prune_report(
         sides,
         execution,
-        asked=job.asked if dial is None else dial.default_budget.asked,
+        asked=asked if net is None else net.budget.asked,
         settings=settings_of(job),
         expected=outcome.expected,
         log=outcome.log,
@@ -331,7 +360,18 @@ def _prune_report(
     )
     if dial is not None:
         report["dial"] = list(_dial_rows(request, dial, sides, execution, tests))
+    if net is not None and fell is not None:
+        report = net.add_to(report, fell)
     return with_preset(report, request.preset)
+
+
+def _execution(request: Request, outcome: Outcome, tests: Sequence[dict[str, Any]]) -> Execution:
+    """What the pruned model runs; it has no plan attached."""
+    job, plan = outcome.job, outcome.plan
+    features = tests if job.cut is None else request.encode(request.held_out, job.cut)
+    counts = _counts(request, plan, features)
+    sizes = sizes_of(request.model)
+    return Execution(plan, sizes, job.lengths, request.limit, job.cut, job.before, counts)
 
 
 def _dial_rows(
@@ -353,46 +393,8 @@ def _dial_rows(
         yield dial_row(asked, both, replace(execution, plan=plan))
 
 
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    """The requested directory, or a temporary one."""
-    if out is not None:
-        yield Path(out)
-        return
-    with TemporaryDirectory(prefix="toprune-") as folder:
-        yield Path(folder) / "bundle"
-
-
 def _counts(request: Request, plan: Plan, features: Sequence[dict[str, Any]]) -> np.ndarray | None:
     """(N, L) tokens that enter each layer, measured where they do not follow from the length."""
     if not plan.adaptive:
         return None
     return entering(request.model, plan, in_batches(features, Collate(request.tokenizer)))
-
-
-def _shared_folder(folder: Path, job: Job, about: dict[str, Any]) -> Path:
-    """The folder, if its outputs are of this model, task and texts."""
-    settings = settings_of(job)
-    same = ("task", "task_settings", "examples", "lengths", "protect", "protect_until")
-    about |= {name: settings[name] for name in same}
-    about |= {"seed": job.training.seed, "bf16": job.training.bf16}
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        check_settings(folder, about)
-    except UserError as error:
-        raise UserError(
-            f"{folder} is of another model or of other texts, or made with another seed or "
-            "another --bf16; choose another"
-        ) from error
-    return folder
-
-
-def _dense_outputs(request: Request, job: Job, tests: Sequence[dict[str, Any]]) -> list[np.ndarray]:
-    path = job.teacher_folder / "dense.npz"
-    if path.exists():
-        return load_outputs(path)
-    dense = request.outputs(tests, "evaluating dense")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if processes().is_main_process:
-        save_outputs(path, dense)
-    return dense

@@ -13,8 +13,15 @@ from toprune.bundle.bundle import Bundle, read_report
 from toprune.data.examples import Examples
 from toprune.data.images import Images
 from toprune.data.presets import PRESET_NAMES, Schedule, find_preset, preset_of, recipe_of
-from toprune.data.recipes import Preset, Recipe
-from toprune.data.sets import Data, held_out_order, load_labelled, load_sets, with_unlabelled
+from toprune.data.recipes import Preset
+from toprune.data.sets import (
+    Data,
+    apart_from,
+    held_out_order,
+    load_labelled,
+    load_sets,
+    with_unlabelled,
+)
 from toprune.data.splits import split_validation
 from toprune.errors import UserError
 from toprune.methods import make_method
@@ -30,8 +37,9 @@ from toprune.training.batches import Collate
 from toprune.training.bfloat16 import choose_bf16
 from toprune.training.distributed import share_of
 from toprune.training.evaluation import collect_outputs
-from toprune.training.features import encode_for, lengths, rows_of, token_ids
+from toprune.training.features import encode_for, lengths, protected_ids, rows_of
 from toprune.training.job import Job, Method
+from toprune.training.safety_net import Calibration, check_request, set_aside, trained_budget
 from toprune.training.settings import FINETUNE, Training
 from toprune.training.stages import check_reach
 
@@ -52,6 +60,7 @@ class Request:
     held_out: Examples  # the examples that are reported
     limit: int  # tokens of a text
     training: Training
+    calibration: Examples | None = None  # for a fallback: neither trained on nor reported
 
     def encode(self, examples: Examples, limit: int | None = None) -> list[dict[str, Any]]:
         """Features of the examples, cut to the limit of the request or to a shorter one."""
@@ -62,6 +71,14 @@ class Request:
     ) -> list[np.ndarray]:
         """The model's outputs for every feature, with whatever plan is attached to it."""
         return collect_outputs(self.model, self.task, features, Collate(self.tokenizer), label)
+
+    def calibrate(self) -> Calibration | None:
+        """The model's answers, as it is now, to the texts that choose a fallback."""
+        if self.calibration is None:
+            return None
+        features = self.encode(self.calibration)
+        outputs = self.outputs(features, "dense, texts that choose")
+        return Calibration(self.calibration.inputs(self.task.READS), features, outputs)
 
     def tuned_task(self, limit: int | None = None) -> Task:
         """The task tuned to the model as it is now, on training examples: those that are reported
@@ -126,16 +143,17 @@ def resolve_prune(
     protect_first: bool | None,
     min_tokens: int,
     before: Mapping[str, Any],
+    fallback: bool = False,
 ) -> tuple[Request, Job]:
     """Resolve the arguments of `api.prune`; `before`: the settings of a stopped run. The job has no
-    work directory yet."""
+    work directory yet. With a fallback, its budget is the deeper one that is trained."""
     recipe = recipe_of(task if isinstance(task, str) else task.NAME, schedule)
     if isinstance(method, str):
         method = make_method(method, recipe.methods.get(method))
     resolved, preset = task_of(task, model)
     if score is None and before.get("score") in method.SCORES:
         score = before["score"]  # the stopped run must end as it began
-    score = _score(method, score, recipe)
+    score = method.choose_score(score, recipe)
     training = training or Training(
         soft_epochs=None if recipe.soft is None else recipe.epochs * recipe.soft,
         epochs=recipe.epochs,
@@ -154,12 +172,18 @@ def resolve_prune(
     auto_class(resolved, config)  # refuses a task that the model cannot do
     data = data_of(data, config)
     train, held_out = _load_sets(data, resolved, preset, training.seed, config)
+    calibration = None
+    if fallback:
+        check_request(resolved, budgets)
+        train, calibration = set_aside(train, training.seed, resolved)
     resolved = resolved.sized(lambda: config.num_labels)
     student = load_model(model, resolved, train, config=config)
     resolved.check_head(student.config, held_out)
     tokenizer = _tokenizer(model, config, tokenizer)
     limit = _limit(config, resolved, data, preset, _saved_length(model, preset))
-    request = Request(resolved, preset, data, student, tokenizer, train, held_out, limit, training)
+    request = Request(
+        resolved, preset, data, student, tokenizer, train, held_out, limit, training, calibration
+    )
     learned_from = _learned_from(request)
     features = request.encode(learned_from)
     # The budget is for texts like the user's own: further texts may be of other lengths.
@@ -168,7 +192,7 @@ def resolve_prune(
     trains = any(training.for_stages(method.STAGES).stage_epochs)
     training = choose_bf16(training, sizes_of(student).width, trains=trains)
     request = replace(request, training=training)
-    ids, until = _protected_ids(tokenizer, resolved, protect, protect_first)
+    ids, until = protected_ids(tokenizer, resolved, protect, protect_first)
     job = Job(
         model=student,
         tokenizer=tokenizer,
@@ -188,6 +212,9 @@ def resolve_prune(
     cut = method.cut(job, learned_from)
     if cut is not None:
         job = replace(job, cut=cut, short=request.encode(learned_from, cut))
+    if fallback:
+        check_request(resolved, budgets, cut)
+        job = replace(job, budget=trained_budget(job))
     check_reach(job)
     return request, job
 
@@ -346,13 +373,14 @@ def _limit(
 
 
 def _learned_from(request: Request) -> Examples:
-    """The training set, with the unlabelled texts if there are any."""
-    data = request.data
+    """The training set, with the unlabelled texts if there are any, but without those that choose a
+    fallback."""
+    data, calibration = request.data, request.calibration
     if not data.unlabelled:
         return request.train
     if request.training.label_weight > 0:
         raise UserError("--label-weight needs a label for every text; leave --unlabelled out")
-    return with_unlabelled(
+    learned_from = with_unlabelled(
         request.train,
         request.held_out,
         data.unlabelled,
@@ -360,35 +388,6 @@ def _learned_from(request: Request) -> Examples:
         columns=data.columns,
         skip_bad_rows=data.skip_bad_rows,
     )
-
-
-def _protected_ids(
-    tokenizer: Any, task: Task, words: tuple[str, ...], first: bool | None
-) -> tuple[tuple[int, ...], int | None]:
-    """(ids that stay, the id up to which everything stays)"""
-    if isinstance(tokenizer, Images):
-        if words or first:
-            raise UserError("images have no words to protect; leave --protect out")
-        return (), None
-    ids = token_ids(tokenizer, words)
-    if not (task.KEEPS_FIRST if first is None else first):
-        return tuple(sorted(ids)), None
-    until = tokenizer.sep_token_id
-    if until is None:
-        raise UserError(
-            "the tokenizer has no separator after the first text; pass protect_first=False "
-            "(--no-protect-first)"
-        )
-    return tuple(sorted({*ids, until})), until
-
-
-def _score(method: Method, requested: Score | None, recipe: Recipe) -> Score:
-    """The score that ranks tokens: the requested one, or the method's default."""
-    if requested is None:
-        return method.default_score(recipe)
-    if requested not in method.SCORES:
-        raise UserError(
-            f"the method {method.NAME} ranks tokens by {' or '.join(method.SCORES)}, "
-            f"not {requested}"
-        )
-    return requested
+    if calibration is None:
+        return learned_from
+    return apart_from(learned_from, calibration, request.task.READS)

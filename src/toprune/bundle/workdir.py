@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from toprune.bundle.bundle import Bundle, read_report
 from toprune.errors import UserError
 from toprune.io.atomic import remove_directory, replace_directory, write_text
 from toprune.training.distributed import processes
+from toprune.training.job import Job, settings_of
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
@@ -132,3 +134,30 @@ def publish(work: Path, bundle: Bundle) -> None:
         replace_directory(work / "bundle", out)
         remove_directory(work)
     state.wait_for_everyone()
+
+
+@contextmanager
+def output_folder(out: str | Path | None) -> Iterator[Path]:
+    """The requested directory, or a temporary one."""
+    if out is not None:
+        yield Path(out)
+        return
+    with TemporaryDirectory(prefix="toprune-") as folder:
+        yield Path(folder) / "bundle"
+
+
+def shared_folder(folder: Path, job: Job, about: dict[str, Any]) -> Path:
+    """The folder, if its outputs are of this model, task and texts."""
+    settings = settings_of(job)
+    same = ("task", "task_settings", "examples", "lengths", "protect", "protect_until")
+    about |= {name: settings[name] for name in same}
+    about |= {"seed": job.training.seed, "bf16": job.training.bf16}
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        check_settings(folder, about)
+    except UserError as error:
+        raise UserError(
+            f"{folder} is of another model or of other texts, or made with another seed or "
+            "another --bf16; choose another"
+        ) from error
+    return folder

@@ -130,6 +130,14 @@ def prune(
         typer.Option(help="A token that is never dropped (repeatable).", rich_help_panel=o.BUDGET),
     ] = None,
     protect_first: o.ProtectFirst = None,
+    fallback: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the dense model for texts that the pruned one is not sure of, so that this "
+            "share of the answers equals dense, like 99%. The budget counts both.",
+            rich_help_panel=o.BUDGET,
+        ),
+    ] = None,
     lr: o.Lr = Training.lr,
     batch_size: o.BatchSize = Training.batch_size,
     accumulation: o.Accumulation = Training.accumulation,
@@ -188,6 +196,7 @@ def prune(
         protect=tuple(protect or ()),
         protect_first=protect_first,
         min_tokens=min_tokens,
+        fallback=fallback,
         auto_weight=is_auto,
         resume=resume,
         overwrite=overwrite,

@@ -138,6 +138,13 @@ def with_unlabelled(
     return Examples([first for first, _ in texts], [second for _, second in texts])
 
 
+def apart_from(examples: Examples, others: Examples, reads: Reads) -> Examples:
+    """The examples whose texts are not among those of the others."""
+    keys = {_key(text) for text in others.inputs(reads)}
+    texts = enumerate(examples.inputs(reads))
+    return examples.take([i for i, text in texts if _key(text) not in keys])
+
+
 def _key(text: Any) -> Any:
     """What tells two inputs apart: a list of words cannot be the key of a dict."""
     return tuple(text) if isinstance(text, list) else text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toprune.data.presets import hub_dataset
+from toprune.report.fallback import fallback_line
 from toprune.tasks import TASKS
 
 CARD = "README.md"
@@ -62,6 +63,7 @@ def _body(report: dict[str, Any]) -> str:
         f"that enter each layer: {kept}.",
         *_measured(report),
         *_dial(report),
+        *_fallback(report),
         _use(report["task"]),
         "Without its plan (`plan.json`) the directory loads in transformers as an ordinary dense "
         "model; only with the plan, or as the exported ONNX file, is it the model that was "
@@ -104,6 +106,12 @@ def _dial(report: dict[str, Any]) -> list[str]:
         "are differences to the dense model.",
         "\n".join(lines),
     ]
+
+
+def _fallback(report: dict[str, Any]) -> list[str]:
+    if "fallback" not in report:
+        return []
+    return [f"{fallback_line(report)} The dense model is in `dense/`."]
 
 
 def _use(task: str) -> str:

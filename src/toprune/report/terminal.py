@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprune.plan.budget import Budget
+from toprune.report.fallback import fallback_line
 from toprune.tasks import TASKS
 
 MISSED = 0.03  # a method that misses its budget by a larger share is marked
@@ -24,6 +25,8 @@ def pruned(report: dict[str, Any]) -> Group:
     else:
         parts.append(Text("There are no labels, so there are no metrics."))
     parts += [_agreement(report), _budget(report), _kept(report)]
+    if "fallback" in report:
+        parts.append(Text(fallback_line(report)))
     if "dial" in report:
         parts.append(_dial(report["dial"]))
     return Group(*parts)

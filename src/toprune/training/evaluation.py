@@ -1,6 +1,6 @@
 """Outputs of a torch model on a set of features, their distance, and tokens that enter layers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attached, detach
 from toprune.tasks import Task
 from toprune.training.batches import Collate, in_batches
+from toprune.training.distributed import processes
 from toprune.training.features import tokens_in
 
 
@@ -116,3 +117,14 @@ def load_outputs(path: Path) -> list[np.ndarray]:
     ends = shapes.prod(1).cumsum()
     parts = np.split(flat, ends[:-1])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def stored_outputs(path: Path, compute: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
+    """The outputs in a file; if there is none, compute them, and write it for the next run."""
+    if path.exists():
+        return load_outputs(path)
+    outputs = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if processes().is_main_process:
+        save_outputs(path, outputs)
+    return outputs

@@ -95,6 +95,26 @@ def token_ids(tokenizer: Any, words: Sequence[str]) -> set[int]:
     return {vocabulary[word] for word in words}
 
 
+def protected_ids(
+    tokenizer: Any, task: Task, words: tuple[str, ...], first: bool | None
+) -> tuple[tuple[int, ...], int | None]:
+    """(ids that stay, the id up to which everything stays)"""
+    if isinstance(tokenizer, Images):
+        if words or first:
+            raise UserError("images have no words to protect; leave --protect out")
+        return (), None
+    ids = token_ids(tokenizer, words)
+    if not (task.KEEPS_FIRST if first is None else first):
+        return tuple(sorted(ids)), None
+    until = tokenizer.sep_token_id
+    if until is None:
+        raise UserError(
+            "the tokenizer has no separator after the first text; pass protect_first=False "
+            "(--no-protect-first)"
+        )
+    return tuple(sorted({*ids, until})), until
+
+
 def rows_of(features: Iterable[dict[str, Any]]) -> list[Row]:
     """The rows that the features were made from, in order."""
     return [feature["row"] for feature in features]

@@ -49,6 +49,17 @@ class Method(Protocol):
         """The score to rank tokens by when the caller requests none."""
         return self.SCORES[0]
 
+    def choose_score(self, requested: Score | None, recipe: Recipe) -> Score:
+        """The score that ranks tokens: the requested one, or the default."""
+        if requested is None:
+            return self.default_score(recipe)
+        if requested not in self.SCORES:
+            raise UserError(
+                f"the method {self.NAME} ranks tokens by {' or '.join(self.SCORES)}, "
+                f"not {requested}"
+            )
+        return requested
+
     def cut(self, job: "Job", examples: Examples) -> int | None:
         """The number of tokens after which the student's texts end; None: they stay whole."""
         return None

@@ -5,7 +5,7 @@ pays for texts that fall back. Without further training, plans between the train
 budget are tried on texts that were neither trained on nor will be reported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from toprune.data.examples import Examples
 from toprune.data.splits import split_validation
 from toprune.errors import OutOfReach, UserError
-from toprune.io.progress import console
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes, dense_macs, reduction
@@ -23,11 +22,18 @@ from toprune.plan.schedule import largest_reduction, repair
 from toprune.pruning.attach import attach, detach
 from toprune.tasks import Task
 from toprune.tasks.base import Outputs, Rows
-from toprune.tasks.fallback import Candidate, Fallback, answers_same, choose, fallback_report
+from toprune.tasks.fallback import (
+    Candidate,
+    Fallback,
+    answers_same,
+    choose,
+    counted,
+    fallback_report,
+)
 from toprune.training.batches import Collate
 from toprune.training.evaluation import collect_outputs
 from toprune.training.features import rows_of
-from toprune.training.job import Job
+from toprune.training.job import Job, Outcome
 
 TEXTS, SHARE = 2000, 0.2  # texts that are set aside, at most, and their share of the training set
 TRAINED = 0.6  # share of the budget that the trained plan takes; the rest pays for fallbacks
@@ -53,7 +59,9 @@ class Calibration:
         macs = [dense_macs(sizes, len(row), restore) for row in self.rows]
         return np.bincount([row.text for row in self.rows], macs, len(self.texts))
 
-    def candidate(self, model: Any, tokenizer: Any, task: Task, plan: Plan, cost: float):
+    def candidate(
+        self, model: Any, tokenizer: Any, task: Task, plan: Plan, cost: float
+    ) -> Candidate:
         """What a plan answers; afterwards the model has no plan attached.
 
         Args:
@@ -79,8 +87,47 @@ class Net:
     """The plan and the fallback that were chosen, and their entry of the report."""
 
     plan: Plan
+    budget: Budget  # of both models
     fallback: Fallback
     report: dict[str, Any]
+
+    def add_to(self, report: dict[str, Any], fell: np.ndarray) -> dict[str, Any]:
+        """Add the fallback to the report of a run, whose FLOPs then count both models.
+
+        Args:
+            report: of `prune_report`, with metrics and agreement of the bundle as it runs.
+            fell: (N,) booleans: reported texts that the dense model answered.
+        """
+        executed = report["budget"]["executed"]
+        more = self.report["reduction"] / self.report["pruned_reduction"]
+        both = {name: value * more for name, value in executed.items()}
+        held_out = counted(int(fell.sum()), len(fell)) | {"agreement": report["agreement"]}
+        return report | {
+            "budget": report["budget"] | {"executed": both},
+            "fallback": self.report | {"pruned_executed": executed, "held_out": held_out},
+        }
+
+
+def answer_again(
+    outputs: list[np.ndarray],
+    features: Sequence[dict[str, Any]],
+    fell: np.ndarray,
+    dense: Callable[[Sequence[dict[str, Any]], str], list[np.ndarray]],
+) -> list[np.ndarray]:
+    """Outputs in which the dense model's replace those of the texts that fell back.
+
+    Args:
+        outputs: of the pruned model, one for each row.
+        features: of the same rows.
+        fell: (N,) booleans for the texts.
+        dense: gives the outputs of features, under a progress bar with this label.
+    """
+    chosen = [i for i, row in enumerate(rows_of(features)) if fell[row.text]]
+    answers = dense([features[i] for i in chosen], "texts that fell back") if chosen else []
+    replaced = list(outputs)
+    for i, answer in zip(chosen, answers, strict=True):
+        replaced[i] = answer
+    return replaced
 
 
 def check_request(task: Task, budgets: Sequence[Budget], cut: int | None = None) -> None:
@@ -136,8 +183,7 @@ def plans_between(sizes: Sizes, plan: Plan, lengths: Lengths, budget: Budget) ->
 
 
 def find_net(
-    job: Job,
-    plan: Plan,
+    outcome: Outcome,
     cost: float,
     calibration: Calibration,
     task: Task,
@@ -147,14 +193,14 @@ def find_net(
     """Choose the plan and the threshold for a trained model.
 
     Args:
-        job: as the method left it; its model is the trained one.
-        plan: the trained one.
-        cost: of that plan, as a share of the dense model's FLOPs.
+        outcome: of the training.
+        cost: of its plan, as a share of the dense model's FLOPs.
         calibration: texts that choose.
         task: decides for both models.
         requested: share of the texts that are to get the answer of dense.
         budget: of both models together.
     """
+    job, plan = outcome.job, outcome.plan
     sizes = sizes_of(job.model)
     plans, costs = [plan], [cost]
     if job.before is None:
@@ -166,6 +212,5 @@ def find_net(
     ]
     weights = calibration.weights(job.before or sizes, plan.restore)
     number, fallback = choose(candidates, weights, requested, 1 / budget.reduction)
-    console.print(fallback.describe(), highlight=False)
     report = fallback_report(fallback, candidates, number, weights)
-    return Net(replace(plans[number], provenance=plan.provenance), fallback, report)
+    return Net(replace(plans[number], provenance=plan.provenance), budget, fallback, report)
