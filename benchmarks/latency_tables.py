@@ -1,6 +1,7 @@
 """The tables of latency.py's result files; table.py puts them into README.md and docs/."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,36 @@ def machine() -> str:
     return f"{report['model']}, on {env['machine']} ({versions}), commit {env['commit']}."
 
 
+def realised() -> str:
+    """The share of its FLOPs factor that a file realises, and the same before."""
+    report = read("realised")
+    if report is None:
+        return NONE
+    lines = [
+        "| model, tokens | plan | file | fewer FLOPs | over dense of the same kind (95 %) "
+        "| realised | before | new over old, in ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        found = {(r["who"], r["over"]): r for r in row["ratios"]}
+        for plan, precision in product(row["flops"], ("fp32", "int8")):
+            if plan == "dense":
+                continue
+            who, old = f"new {plan} {precision}", f"old {plan} {precision}"
+            now, before = (found.get((w, w.replace(plan, "dense"))) for w in (who, old))
+            assert now is not None
+            gain = found.get((who, old))
+            lines.append(
+                f"| {row['model']}, {row['length']} | {plan} | {precision} "
+                f"| {row['flops'][plan]:.2f}x "
+                f"| {now['value']:.2f}x ({now['low']:.2f} to {now['high']:.2f}) "
+                f"| {100 * now['realised']:.0f} % "
+                f"| {'' if before is None else format(100 * before['realised'], '.0f') + ' %'} "
+                f"| {'' if gain is None else format(gain['value'], '.2f') + 'x'} |"
+            )
+    return "\n".join(lines)
+
+
 def parts() -> dict[str, str]:
     return {
         "speed": f"{speed(1, 'probe')}\n\n{machine()}",
@@ -209,6 +240,7 @@ def parts() -> dict[str, str]:
         "speed-paper": paper(),
         "speed-ragged": ragged(),
         "speed-curve": curve(),
+        "speed-realised": realised(),
         "families": families(),
         "int8": int8(),
         "runtime": runtime(),
