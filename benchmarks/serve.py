@@ -12,9 +12,10 @@ dense   the dense file in the same server
 naive   the pruned file, one text a call
 count   the pruned file, batches of up to eight texts in the order of arrival
 cost    the pruned file, batches by executed cost: what toprune serve does
+shed    the same with --shed, for a pruned bundle with a dial: name its budgets, --shed 2x,3x,5x
 
 Capacity is what a closed loop of 16 clients reaches. `dense` gets arrivals at 50, 80, 100 and 150 %
-of its own capacity, the three others at the same shares of that of `cost`. The client shares the
+of its own capacity, the others at the same shares of that of `cost`. The client shares the
 machine with the server. Writes results/serve.json; modes that are in the file already are not
 measured again unless --again is given.
 """
@@ -40,6 +41,7 @@ from toprune.report.environment import environment
 from toprune.serve import server
 from toprune.serve.queue import Batch, Queue
 from toprune.serve.settings import Settings
+from toprune.serve.shed import parse_shed
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = Path(__file__).parent / "results" / "serve.json"
@@ -74,10 +76,11 @@ class OneByOne(ByCount):
 QUEUES: dict[str, type[Queue]] = {"naive": OneByOne, "count": ByCount}
 
 
-def run_server(mode: str, bundle: Path, port: int) -> None:
+def run_server(mode: str, bundle: Path, port: int, shed: str) -> None:
     """The server of one mode, in a process of its own."""
     server.Queue = QUEUES.get(mode, Queue)
-    server.serve([f"model={bundle}"], Settings(port=port))
+    budgets = parse_shed(shed) if mode == "shed" else ()
+    server.serve([f"model={bundle}"], Settings(port=port, shed=budgets))
 
 
 @dataclass
@@ -174,12 +177,24 @@ async def wait_for(client: Client, process: "subprocess.Popen[bytes]") -> None:
 
 
 async def measure(
-    mode: str, bundle: Path, path: str, bodies: Sequence[bytes], seconds: float, base: float | None
+    words: Sequence[str],
+    path: str,
+    bodies: Sequence[bytes],
+    seconds: float,
+    base: float | None,
 ) -> dict[str, Any]:
+    """Start the server of a mode and measure it.
+
+    Args:
+        words: mode, bundle and budgets of the server.
+        path: of the requests.
+        bodies: of the requests.
+        seconds: of each load.
+        base: requests per second that the loads are shares of; None: the capacity.
+    """
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    words = [sys.executable, __file__, "--run", mode, str(bundle), str(port)]
-    process = subprocess.Popen(words)
+    process = subprocess.Popen([sys.executable, __file__, "--run", *words, str(port)])
     try:
         client = Client(port)
         await wait_for(client, process)
@@ -216,10 +231,12 @@ def main() -> None:
     parser.add_argument("--path", default="/predict")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--shed", default="")
+    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
-        run_server(args.run[0], Path(args.run[1]), int(args.run[2]))
+        mode, bundle, shed, port = args.run
+        run_server(mode, Path(bundle), int(port), shed)
         return
     if args.dense is None or args.pruned is None:
         parser.error("name two exported bundles with --dense and --pruned")
@@ -229,12 +246,14 @@ def main() -> None:
     result: dict[str, Any] = {"modes": {}}
     if OUT.exists() and not args.again and not is_trial:
         result = json.loads(OUT.read_text(encoding="utf-8"))
-    for mode in MODES:
+    for mode in (*MODES, "shed") if args.shed else MODES:
         if mode in result["modes"]:
             continue
         bundle = args.dense if mode == "dense" else args.pruned
         base = None if mode in ("cost", "dense") else result["modes"]["cost"]["capacity"]
-        row = asyncio.run(measure(mode, bundle, args.path, bodies, args.seconds, base))
+        row = asyncio.run(
+            measure([mode, str(bundle), args.shed], args.path, bodies, args.seconds, base)
+        )
         result["modes"][mode] = row
         sys.stdout.write(json.dumps({mode: row}) + "\n")
         result |= {"texts": source, "seconds": args.seconds, "cores": os.cpu_count()}

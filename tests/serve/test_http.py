@@ -333,6 +333,22 @@ def _full_queue(self: Any, max_batches: float, workers: int) -> None:
     self._items, self._count = [], 0
 
 
+def test_fallbacks_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """A Runner with a safety net marks the texts that the dense file answered."""
+    answers = Runner.answers
+
+    def marked(self: Runner, texts: Any) -> Iterator[Any]:
+        for i, (answer, logits) in enumerate(answers(self, texts)):
+            yield answer | {"fallback": i == 0}, logits
+
+    monkeypatch.setattr(Runner, "answers", marked)
+    app = make_app([str(place / "tokens")], Settings(workers=1))
+    with TestClient(app, base_url="http://localhost") as client:
+        reply = post(client, "/v1/tag", inputs=[["w1"], ["w2"]])
+        assert [one["fallback"] for one in reply] == [True, False]
+        assert 'toprune_fallbacks_total{model="tokens"} 1\n' in client.get("/metrics").text
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
