@@ -166,6 +166,36 @@ def test_bad_input_is_one_line(case: str, place: Path, tmp_path: Path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+DEVICES: dict[str, tuple[str, ...]] = {
+    "finetune": ("--model", "{place}/model", "--data", "{place}/data.jsonl", "--out", "{out}"),
+    "prune": (
+        *("--model", "{place}/model", "--data", "{place}/data.jsonl", "--out", "{out}"),
+        *("--budget", "2x"),
+    ),
+    "compare": (
+        *("--model", "{place}/model", "--data", "{place}/data.jsonl", "--out", "{out}"),
+        *("--budgets", "2x"),
+    ),
+    "eval": ("{place}/bundle", "--data", "{place}/data.jsonl"),
+    "explain": ("{place}/bundle", "w1 w2"),
+    "scores": ("{place}/bundle", "--data", "{place}/data.jsonl"),
+    "stress": ("{place}/bundle", "--data", "{place}/data.jsonl"),
+    "bench": ("{place}/bundle",),
+}
+
+
+@pytest.mark.parametrize("command", DEVICES)
+def test_a_device_that_is_not_here(
+    command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    words = [word.format(place=place, out=tmp_path / "out") for word in DEVICES[command]]
+    library = "onnxruntime" if command == "bench" else "torch"
+    refused(call(command, *words, "--device", "cuda"), f"--device cuda: {library} ")
+    assert list(tmp_path.iterdir()) == []
+
+
 FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": ({"data": lambda p: write_rows(p / "x.jsonl", [{"text": "w1"}] * 9)}, "--label"),
     "classes from one": ({"data": _labelled(lambda i, row: {"label": i % 2 + 1})}, "count from 0"),

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from support.toy_bundle import PLAN, WASTE, tables, write_graph
 from toprune.errors import UserError
-from toprune.run.engines import Engine, OnnxRuntime, OpenVino
+from toprune.run.engines import Engine, OnnxRuntime, OpenVino, providers_on
 from toprune.tasks import Answer, Tags
 
 
@@ -114,6 +115,25 @@ def test_two_outputs_are_two_columns(kind: Any, path: Path):
 def test_unknown_provider(path: Path):
     with pytest.raises(UserError, match=r"no provider AbacusExecutionProvider.*CPUExecution"):
         OnnxRuntime(path, providers=["AbacusExecutionProvider", "CPUExecutionProvider"])
+
+
+def test_devices_are_providers(monkeypatch: pytest.MonkeyPatch):
+    assert providers_on("cpu") == ["CPUExecutionProvider"]
+    with pytest.raises(UserError, match="--device mps: exported files run on cpu or cuda"):
+        providers_on("mps")
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(UserError, match=r"--device cuda: onnxruntime .* onnxruntime-gpu"):
+        providers_on("cuda")
+    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: both)
+    assert providers_on("cuda") == both
+
+
+def test_a_provider_that_does_not_start(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """ONNX Runtime goes on with the CPU where a GPU's driver is missing."""
+    monkeypatch.setattr(ort.InferenceSession, "get_providers", lambda _: [])
+    with pytest.raises(UserError, match="could not start CPUExecutionProvider"):
+        OnnxRuntime(path)
 
 
 def test_openvino_is_not_installed(path: Path, monkeypatch: pytest.MonkeyPatch):

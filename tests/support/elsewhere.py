@@ -17,7 +17,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from transformers import training_args
 
+from toprune.models import device
+from toprune.models.device import CPU
 from toprune.training import distributed
 from toprune.training.trainer import StageTrainer
 
@@ -75,7 +78,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
     stays = any(map(there, tensors))
     if stays:
         _check(func, name, args, tensors)
-    elif target is None:
+    elif target is None or torch.device(target) != THERE:
         return func(*args, **kwargs)
     if target is not None:
         stays = torch.device(target) == THERE
@@ -127,9 +130,9 @@ class _FromNumbers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.tensor:
-            device = kwargs.pop("device", None)
+            target = kwargs.pop("device", None)
             made = func(*args, **kwargs)
-            return made if device is None else made.to(device)
+            return made if target is None else made.to(target)
         if func is Tensor.new_tensor:
             return func(*args, **kwargs).to(args[0].device)
         return func(*args, **kwargs)
@@ -139,8 +142,14 @@ class _FromNumbers(TorchFunctionMode):
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run on the pretend device: it is what `auto` finds."""
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", str(THERE))
-    monkeypatch.setattr(distributed, "find_device", lambda name: THERE)
+
+    def find(name: str = "auto") -> torch.device:
+        return CPU if name == "cpu" else THERE
+
+    monkeypatch.setattr(device, "find_device", find)
+    monkeypatch.setattr(distributed, "find_device", find)
     monkeypatch.setattr(torch, "inference_mode", torch.no_grad)  # it refuses views of wrappers
+    monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)
     # Checkpoints are the business of the Trainer, and files have no wrapper tensors.
     monkeypatch.setattr(StageTrainer, "_save_checkpoint", lambda *_: None)
     distributed.processes.cache_clear()

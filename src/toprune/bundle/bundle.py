@@ -11,6 +11,7 @@ from toprune.data.images import Images
 from toprune.data.presets import PRESET_KEY
 from toprune.errors import UserError
 from toprune.io.atomic import write_text
+from toprune.io.devices import Device
 from toprune.io.untrusted import read_json
 from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
 from toprune.plan import dial
@@ -114,23 +115,27 @@ class Bundle:
         path.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path, task: str | None = None) -> "Bundle":
+    def load(
+        cls, folder: str | Path, task: str | None = None, *, device: Device = "cpu"
+    ) -> "Bundle":
         """Read a bundle, or any fine-tuned model directory.
 
         Args:
             folder: the directory. Its plan, if there is one, must fit its model.
             task: name of the task, for a directory without a report whose head is ambiguous: a
                 ranker and a regressor both have one output.
+            device: where its model goes; "auto": to a GPU if there is one.
 
         Returns:
             The bundle, its model in eval mode and without the plan attached.
         """
         from toprune.models.checks import check_directory, check_finite, check_vocabulary
+        from toprune.models.device import find_device
         from toprune.models.families import family_of
         from toprune.models.load import load_tokenizer, read_config, read_weights
         from toprune.pruning.predictor import read_predictors
 
-        folder = Path(folder)
+        folder, target = Path(folder), find_device(device)
         if not folder.is_dir():
             raise UserError(f"there is no bundle {folder}; give the directory that prune wrote")
         check_directory(folder)
@@ -152,9 +157,9 @@ class Bundle:
         tokenizer = load_tokenizer(folder, config)
         if not isinstance(tokenizer, Images):
             check_vocabulary(model, tokenizer)
-        bundle = cls(model, tokenizer, plan, report, plans, Fallback.load(folder))
+        bundle = cls(model.to(target), tokenizer, plan, report, plans, Fallback.load(folder))
         if (folder / fallback.DENSE / "config.json").is_file():
-            bundle.dense = cls.load(folder / fallback.DENSE, bundle.task.NAME)
+            bundle.dense = cls.load(folder / fallback.DENSE, bundle.task.NAME, device=device)
             if bundle.dense.dense is not None or (bundle.dense.plan and bundle.dense.plan.steps):
                 raise UserError(f"{folder / fallback.DENSE} is not a dense model; prune again")
         elif bundle.fallback is not None:

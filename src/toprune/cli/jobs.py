@@ -69,6 +69,7 @@ def compare(
     lr: o.Lr = Training.lr,
     batch_size: o.BatchSize = Training.batch_size,
     bf16: o.Bf16 = Training.bf16,
+    device: o.Device = "auto",
     seeds: Annotated[
         str,
         typer.Option(
@@ -117,6 +118,7 @@ def compare(
         protect_first=protect_first,
         timed=timed,
         engine=parse.engine(engine, address, workers, debug),
+        device=device,
         say=partial(typer.echo, err=True),
     )
     last = f"The comparison is in {out}: compare.md, compare.svg, compare.json, and the runs."
@@ -128,6 +130,7 @@ def sweep(
         Path, typer.Argument(help="TOML file with tasks, budgets, methods, seeds and weights.")
     ],
     out: Annotated[Path, typer.Option(help="Directory of a new sweep, or of one to continue.")],
+    device: o.Device = "auto",
     engine: o.Engine = "local",
     address: o.Address = None,
     workers: o.Workers = None,
@@ -147,6 +150,7 @@ def sweep(
     from toprune.compare.sweep import sweep_table
 
     executor = parse.engine(engine, address, workers, debug)
-    report = run(read_grid(grid), out=out, engine=executor, say=partial(typer.echo, err=True))
+    say = partial(typer.echo, err=True)
+    report = run(read_grid(grid), out=out, engine=executor, device=device, say=say)
     last = f"The sweep is in {out}: sweep.md, sweep.svg, sweep.json, and a comparison of each task."
     print_result(report | {"out": str(out)}, as_json, sweep_table(report), last)

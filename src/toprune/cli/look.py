@@ -53,6 +53,7 @@ def explain(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
     budget: o.AtBudget = None,
+    device: o.Device = "auto",
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -81,7 +82,7 @@ def explain(
         columns = parse.columns(text, next(iter(pair or ()), None), None)
         task = read_report(bundle).get("task", "classify")
         inputs = parse.texts_of(bundle, task, data, columns, split, skip_bad_rows)[:rows]
-    explanation = look(bundle, inputs, dense=dense, budget=budget)
+    explanation = look(bundle, inputs, dense=dense, budget=budget, device=device)
     if html is not None:
         html.write_text(explain_page(explanation), encoding="utf-8")
     shown = explain_text(explanation, Console()) if html is None else f"The page is in {html}."
@@ -124,6 +125,7 @@ def scores(
         Path | None, typer.Option(help="Write a chart with a line for each layer.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the chart.")] = False,
+    device: o.Device = "auto",
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -148,12 +150,12 @@ def scores(
         raise UserError(f"--dense is for question answering, not for the task {name}; leave it out")
     columns = parse.columns(text, pair, label)
     texts = parse.texts_of(bundle, name, data, columns, split, skip_bad_rows)[:rows]
-    report = score_distributions(bundle, texts)
+    report = score_distributions(bundle, texts, device=device)
     if task.FINDS_SPANS:
         how: Any = {"columns": columns, "split": split, "skip_bad_rows": skip_bad_rows}
         labelled = load_labelled(data, reads=task.READS, **how)
         labelled = labelled.take(range(min(rows, len(labelled))))
-        report["answers"] = answer_ranks(bundle, labelled, dense=dense)
+        report["answers"] = answer_ranks(bundle, labelled, dense=dense, device=device)
     if svg is not None:
         svg.write_text(score_chart(report), encoding="utf-8")
     last = "" if svg is None else f"The chart is in {svg}."
@@ -198,6 +200,7 @@ def stress(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of texts.")] = 200,
     seed: o.Seed = 0,
+    device: o.Device = "auto",
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -223,6 +226,7 @@ def stress(
         protect=protect or (),
         limit=limit,
         seed=seed,
+        device=device,
     )
     print_result(report, as_json, tables.stressed(report))
 

@@ -13,6 +13,7 @@ import typer
 
 import toprune
 from toprune.data.presets import PRESET_NAMES
+from toprune.io import devices
 from toprune.tasks import TASKS
 from toprune.training.settings import Training
 
@@ -168,6 +169,13 @@ SaveSteps = Annotated[int | None, _training("save_steps", panel=OUTPUT, min=1)]
 
 # -- where and how ---------------------------------------------------------------------------------
 
+Device = Annotated[
+    devices.Device,
+    typer.Option(
+        help="What runs the torch model; auto: a GPU if there is one (CUDA, then Apple's MPS).",
+        rich_help_panel=TRAINING,
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Directory to write; it must be empty or absent.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Resume a stopped run.", rich_help_panel=OUTPUT)

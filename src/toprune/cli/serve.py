@@ -12,6 +12,7 @@ from toprune.cli import options as o
 from toprune.cli import parse
 from toprune.cli.console import hush, print_result, warn_in_one_line
 from toprune.errors import UserError
+from toprune.io.devices import Device
 from toprune.io.ray import Cluster
 from toprune.report import terminal as tables
 
@@ -131,6 +132,13 @@ def evaluate(
             rich_help_panel=o.RAY,
         ),
     ] = False,
+    device: Annotated[
+        Device,
+        typer.Option(
+            help="What runs the model: auto takes a GPU for torch, and the CPU for exported files, "
+            "which need onnxruntime-gpu for cuda."
+        ),
+    ] = "auto",
     overwrite: o.Overwrite = False,
     budget: o.AtBudget = None,
     as_json: o.Json = False,
@@ -166,7 +174,10 @@ def evaluate(
             "runtime": runtime,
             "max_length": max_length,
             "budget": budget,
+            "device": "cpu" if device == "auto" else device,
         }
+        if device == "cuda" and engine == "ray":
+            raise UserError("workers of Ray run on CPUs; leave --device cuda out")
         if out is not None:
             cluster = Cluster(address, workers, not unordered, debug) if engine == "ray" else None
             reading = {"text": text, "pair": pair, "skip_bad_rows": skip_bad_rows}
@@ -190,7 +201,7 @@ def evaluate(
         raise UserError("--precision and --threads are for exported files; add --runtime onnx")
     hush(debug)
     source = parse.data(data, text, pair, label, max_length, skip_bad_rows)
-    report = toprune.evaluate(bundle, source, split=split, task=task, budget=budget)
+    report = toprune.evaluate(bundle, source, split=split, task=task, budget=budget, device=device)
     print_result(report, as_json, tables.evaluated(report))
 
 
@@ -240,6 +251,10 @@ def bench(
     rounds: Annotated[int, typer.Option(min=5, help="Rounds; every model runs once in each.")] = 20,
     batch: Annotated[int, typer.Option(min=1, help="Also time calls with this many texts.")] = 1,
     fp32: Annotated[bool, typer.Option("--fp32", help="Do not time the int8 files.")] = False,
+    device: Annotated[
+        Literal["cpu", "cuda"],
+        typer.Option(help="What runs the files; cuda needs onnxruntime-gpu, and times no int8."),
+    ] = "cpu",
     save: Annotated[
         bool, typer.Option("--save", help="Add the times to report.json and report.html.")
     ] = False,
@@ -271,6 +286,7 @@ def bench(
         batch=batch,
         budget=budget,
         seed=seed,
+        device=device,
         say=partial(typer.echo, err=True),
     )
     last = ""

@@ -41,6 +41,7 @@ def finetune(
         ),
     ] = False,
     bf16: o.Bf16 = FINETUNE.bf16,
+    device: o.Device = "auto",
     seed: o.Seed = FINETUNE.seed,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
@@ -68,6 +69,7 @@ def finetune(
         out=out,
         schedule=schedule,
         training=parse.training(ctx, FINETUNE, recipe, hard_epochs=epochs, dropout=dropout),
+        device=device,
         resume=resume,
         overwrite=overwrite,
     )
@@ -145,6 +147,7 @@ def prune(
     label_weight: o.LabelWeight = Training.label_weight,
     token_states: o.TokenStates = Training.token_states,
     bf16: o.Bf16 = Training.bf16,
+    device: o.Device = "auto",
     seed: o.Seed = Training.seed,
     settings: Annotated[
         list[str] | None,
@@ -198,6 +201,7 @@ def prune(
         min_tokens=min_tokens,
         fallback=fallback,
         auto_weight=is_auto,
+        device=device,
         resume=resume,
         overwrite=overwrite,
     )

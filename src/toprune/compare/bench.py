@@ -21,7 +21,7 @@ from toprune.plan.cost import Reduction, measured_reduction, reduction
 from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
 from toprune.run.dial import keep_input
-from toprune.run.engines import OnnxRuntime
+from toprune.run.engines import OnnxRuntime, providers_on
 from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.reader import Reader, open_reader
 from toprune.run.runner import Input
@@ -83,6 +83,7 @@ def bench(
     batch: int = 1,
     budget: str | Budget | None = None,
     seed: int = 0,
+    device: str = "cpu",
     say: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:
     """Time an exported bundle and its dense partner on texts, or on random tokens.
@@ -99,6 +100,7 @@ def bench(
         batch: above one, also time calls with this many texts.
         budget: of a bundle with a dial; None: its default.
         seed: of random tokens and of the order in rounds.
+        device: "cpu", or "cuda" with onnxruntime-gpu, where int8 is not timed: it is for CPUs.
         say: gets a line for each row.
 
     Returns:
@@ -106,6 +108,7 @@ def bench(
     """
     if min(threads, rounds, batch) < 1:
         raise UserError("threads, rounds and batch must be 1 or more")
+    providers, int8 = providers_on(device), int8 and device == "cpu"
     folder = Path(bundle_dir)
     manifest, exported = _exported(folder, int8=int8)
     bundle = _load(folder).at(budget)
@@ -134,11 +137,14 @@ def bench(
         keep = {} if bundle.dial is None else keep_input(bundle.plan)
         del bundle  # frees the torch model, to make room for four sessions
         turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
-        times = _time(paths, works, keep, threads, manifest.max_length, turns, say)
+        load = partial(OnnxRuntime, threads=threads, providers=providers)
+        times = _time(paths, works, keep, threads, load, manifest.max_length, turns, say)
     rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
     report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": manifest.max_length}
     report |= {"seed": seed, "environment": environment()}
     report |= {} if budget is None else {"budget": Budget.parse(budget).asked}
+    if device != "cpu":
+        report["device"] = device
     return {"verdict": verdict(report)} | report
 
 
@@ -178,6 +184,7 @@ def verdict(report: dict[str, Any]) -> str:
     low, high = (f"{extreme(values):.1f}x" for extreme in (min, max))
     gain = low if low == high else f"{low} to {high}"
     threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
+    threads += f" and {report['device']}" if "device" in report else ""
     sentence = f"Pruning is worth it for {_listed(worth)}: {gain} faster than dense, {threads}"
     return f"{sentence}; it is NOT for {_listed(others)}." if others else f"{sentence}."
 
@@ -310,6 +317,7 @@ def _time(
     works: Sequence[Work],
     keep: Feeds,
     threads: int,
+    load: Callable[[Path], OnnxRuntime],
     max_length: int,
     turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, Seconds]],
     say: Callable[[str], object],
@@ -318,7 +326,7 @@ def _time(
     their files are deleted next."""
     times: list[dict[str, Seconds]] = []
     with pinned(threads):
-        engines = {name: OnnxRuntime(path, threads=threads) for name, path in paths.items()}
+        engines = {name: load(path) for name, path in paths.items()}
         for work in works:
             say(f"timing {work.name}")
             turned = [feed | keep for feed in work.feeds]

@@ -32,6 +32,7 @@ from toprune.data.sets import load_texts
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.io.atomic import write_text
+from toprune.io.devices import Device
 from toprune.models.families import family_named
 from toprune.models.load import read_config
 from toprune.report import terminal as tables
@@ -41,7 +42,7 @@ from toprune.report.svg import Line, chart
 from toprune.run.manifest import PLACE
 from toprune.tasks import TASKS, Task
 from toprune.training.bfloat16 import choose_bf16
-from toprune.training.distributed import processes
+from toprune.training.distributed import processes, use_device
 from toprune.training.settings import Training
 
 SETTINGS, REPORT = "settings.json", "compare.json"
@@ -64,6 +65,7 @@ def compare(
     protect_first: bool | None = None,
     timed: bool = False,
     engine: Executor = in_turn,
+    device: Device = "auto",
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Prune a model by every method to every budget with every seed.
@@ -78,6 +80,7 @@ def compare(
         protect_first: as in `prune`.
         timed: export every bundle at the end and time it on texts of the evaluation set.
         engine: does the runs: `in_turn`, or what `on_ray` returns.
+        device: of the runs, as in `prune`. Times are taken on the CPU.
         say: gets a line about the progress.
 
     Returns:
@@ -85,12 +88,14 @@ def compare(
     """
     if not isinstance(model, str | Path):
         raise UserError("the first run would change a model object; save it and give its path")
+    use_device(device)  # refuses one that is not here
     subject = Subject(
         model,
         data if isinstance(data, Data) else Data(data),
         task,
         training or Training(),
         protect_first,
+        device=device,
     )
     runs = plan_runs(methods, budgets, seeds)
     if timed and processes().num_processes > 1:

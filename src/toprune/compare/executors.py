@@ -40,7 +40,8 @@ def on_ray(
             return
         with cluster(address, workers, debug=debug) as ray:
             lost = ray.exceptions
-            remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_on_worker)
+            gpus = float(any(item.subject.device == "cuda" for item in items))  # one for each run
+            remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_on_worker)
             futures = [remote.remote(Path.cwd(), work, item) for item in items]
             for item, future in zip(items, futures, strict=True):
                 try:

@@ -14,6 +14,7 @@ from toprune.api import Data, prune
 from toprune.bundle.bundle import read_report
 from toprune.data.presets import PRESET_KEY
 from toprune.errors import OutOfReach, UserError
+from toprune.io.devices import Device
 from toprune.methods import make_method
 from toprune.plan.budget import Budget
 from toprune.plan.plan import Score
@@ -82,6 +83,7 @@ class Subject:
     training: Training = field(default_factory=Training)  # for all methods; runs set the seed
     protect_first: bool | None = None
     full_search: bool = True  # of every method (`Method.for_comparison`); older comparisons: not
+    device: Device = "auto"  # a run may go on elsewhere, so the settings do not have it
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -190,6 +192,7 @@ def execute(item: WorkItem) -> Row:
             score=run.score,
             training=replace(subject.training, seed=run.seed),
             known=item.directory / TEACHER_CACHE / f"seed-{run.seed}",
+            device=subject.device,
             resume=True,
         )
     except OutOfReach as error:

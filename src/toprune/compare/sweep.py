@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from toprune.compare.executors import Executor, in_turn
 from toprune.compare.runs import Run, Subject, has_weight, parse_method, plan_runs
 from toprune.errors import UserError
 from toprune.io.atomic import write_text
+from toprune.io.devices import Device
 from toprune.report.environment import environment
 from toprune.report.svg import Line, Point, chart
 from toprune.report.terminal import in_points, markdown, padded, reached, refusals
-from toprune.training.distributed import processes
+from toprune.training.distributed import processes, use_device
 
 SUMMARY = ("task", "metric", "examples", "max_length", "dense", "settings")  # keys of compare.json
 MET = 1.01  # a budget is met within 1 %
@@ -64,6 +65,7 @@ def sweep(
     *,
     out: str | Path,
     engine: Executor = in_turn,
+    device: Device = "auto",
     say: Say = lambda line: None,
 ) -> Report:
     """Do all runs of a grid. Call it again to resume it, or with a grid that has grown.
@@ -72,6 +74,7 @@ def sweep(
         out: directory. It gets a directory for each task, which `compare` can continue, and over
             all of them sweep.json, sweep.md and sweep.svg.
         engine: does the runs: `in_turn`, or what `on_ray` returns.
+        device: of the runs, as in `prune`.
         say: gets a line about the progress.
 
     Returns:
@@ -79,10 +82,11 @@ def sweep(
     """
     if not grid.tasks:
         raise UserError("a sweep needs at least one task")
+    use_device(device)  # refuses one that is not here
     directory, runs = Path(out), grid.runs()
     try:
         comparisons = {
-            name: Comparison(directory / name, subject, runs, f"{name}, ")
+            name: Comparison(directory / name, replace(subject, device=device), runs, f"{name}, ")
             for name, subject in grid.tasks.items()
         }
         finish(list(comparisons.values()), engine, say)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from toprune.data.images import INPUT
 from toprune.export.packed import PackedRun
+from toprune.models.device import CPU, device_of
 from toprune.models.families import family_named, family_of, has_segments, image_shape
 from toprune.plan.dial import KEEP, numerators
 from toprune.plan.plan import Plan
@@ -97,9 +98,11 @@ def write_onnx(
     )
     traced_names, sample = list(names), _sample(model.config, names)
     if dial:
-        kept = torch.tensor(numerators([step.keep for step in plan.steps]))  # (steps,)
+        shares = numerators([step.keep for step in plan.steps])
+        kept = torch.tensor(shares, device=CPU)  # (steps,)
         traced_names, sample = [*names, KEEP], (*sample, kept)
-    training = model.training
+    training, home = model.training, device_of(model)
+    model.to(CPU)  # graphs are traced there
     run = PackedRun(family, model.base_model, sizes, plan)
     swap_layers(model.eval(), run)
     try:
@@ -121,7 +124,7 @@ def write_onnx(
             )
             graph = onnx.load(traced)
     finally:
-        detach(model).train(training)
+        detach(model).train(training).to(home)
     if dial:  # an input that has an initializer of the same name need not be fed
         graph.graph.initializer.append(onnx.numpy_helper.from_array(sample[-1].numpy(), KEEP))
     graph.producer_name = "toprune"

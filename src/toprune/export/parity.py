@@ -19,6 +19,7 @@ from torch import Tensor
 from toprune.data.images import INPUT
 from toprune.errors import UserError
 from toprune.export.graph import input_names
+from toprune.models.device import CPU, placed
 from toprune.models.families import family_named, image_shape
 from toprune.plan.plan import Plan
 from toprune.pruning.attach import attach, attach_policy, detach
@@ -118,10 +119,10 @@ def check(
     seed: int = 0,
     cases: list[Case] | None = None,
 ) -> Parity:
-    """Refuse an engine whose outputs differ from those of a model under a plan.
+    """Refuse an engine whose outputs differ from those of a model under a plan, on the CPU.
 
     Args:
-        model: the torch model; it is left as it was.
+        model: the torch model; it is left as it was, and where it was.
         plan: to attach to it.
         engine: runs the ONNX file: inputs by name -> outputs.
         max_length: the longest text to try.
@@ -133,8 +134,21 @@ def check(
     Returns:
         How many batches were compared, and the largest difference.
     """
-    rng = np.random.default_rng(seed)
     cases = cases or cases_of(model.config, max_length)
+    with placed(model, CPU):
+        return _compare(model, plan, engine, cases, names, outputs, seed)
+
+
+def _compare(
+    model: Any,
+    plan: Plan,
+    engine: Engine,
+    cases: list[Case],
+    names: Sequence[str] | None,
+    outputs: Sequence[str],
+    seed: int,
+) -> Parity:
+    rng = np.random.default_rng(seed)
     worst, redrawn = 0.0, 0
     for lengths, padded in cases:
         alive = _alive(lengths, padded)

@@ -18,6 +18,7 @@ from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import Reading, attach_recorder, check_plan
+from toprune.io.devices import Device
 from toprune.models.families import sizes_of
 from toprune.models.heads import task_outputs
 from toprune.plan.plan import Plan
@@ -29,18 +30,21 @@ from toprune.report.svg import Line, Point, chart
 SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best-ranked ones
 
 
-def score_distributions(bundle: str | Path, texts: Sequence[Any]) -> dict[str, Any]:
+def score_distributions(
+    bundle: str | Path, texts: Sequence[Any], *, device: Device = "auto"
+) -> dict[str, Any]:
     """The share of all attention that the best-ranked tokens receive, with every token kept.
 
     Args:
         bundle: the directory of a bundle.
         texts: texts or pairs, as `Runner` takes them.
+        device: what runs the model; "auto": a GPU if there is one.
 
     Returns:
         `attention` (layers, shares): the mean over texts, for each share of a text's `tokens`.
         If all tokens were equal, the two would be the same.
     """
-    loaded = Bundle.load(bundle)
+    loaded = Bundle.load(bundle, device=device)
     reading = Reading(loaded, texts)
     record = Record(
         range(sizes_of(loaded.model).layers),
@@ -92,7 +96,11 @@ def score_chart(scores: dict[str, Any]) -> str:
 
 
 def answer_ranks(
-    bundle: str | Path, examples: Examples, *, dense: str | Path | None = None
+    bundle: str | Path,
+    examples: Examples,
+    *,
+    dense: str | Path | None = None,
+    device: Device = "auto",
 ) -> dict[str, Any]:
     """How the tokens of right answers rank when the plan ranks tokens for the first time.
 
@@ -100,8 +108,9 @@ def answer_ranks(
         bundle: the directory of a bundle whose answers are spans.
         examples: with labels.
         dense: the directory of the original model, to rank with its weights, too.
+        device: what runs the models; "auto": a GPU if there is one.
     """
-    loaded = Bundle.load(bundle)
+    loaded = Bundle.load(bundle, device=device)
     if not loaded.task.FINDS_SPANS:
         raise UserError(
             f"{bundle} is for the task {loaded.task.NAME}, whose answers are no spans of tokens; "
@@ -112,7 +121,8 @@ def answer_ranks(
         raise UserError(f"the plan of {bundle} ranks no tokens; give one that does")
     result = {"pruned": _ranks(loaded, plan, examples)}
     if dense is not None:
-        result["dense"] = _ranks(Bundle.load(dense, loaded.task.NAME), plan, examples)
+        original = Bundle.load(dense, loaded.task.NAME, device=device)
+        result["dense"] = _ranks(original, plan, examples)
     return {"layer": plan.steps[0].layer, "score": plan.score} | result
 
 

@@ -13,8 +13,24 @@ import numpy as np
 import onnxruntime as ort
 
 from toprune.errors import UserError
+from toprune.io.devices import missing_device
 
 PLAN = "toprune.plan"
+# Providers of ONNX Runtime by device. Where CUDA lacks an operator, the CPU runs it.
+PROVIDERS = {
+    "cpu": ["CPUExecutionProvider"],
+    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+}
+INSTALL = "pip install onnxruntime-gpu in place of onnxruntime, or use --device cpu"
+
+
+def providers_on(device: str) -> list[str]:
+    """The providers of ONNX Runtime for a device; refuses one that is not installed."""
+    if device not in PROVIDERS:
+        raise UserError(f"--device {device}: exported files run on {' or '.join(PROVIDERS)}")
+    if PROVIDERS[device][0] not in ort.get_available_providers():
+        raise missing_device(device, f"onnxruntime {ort.__version__}", INSTALL)
+    return PROVIDERS[device]
 
 
 class Engine(Protocol):
@@ -65,6 +81,8 @@ class OnnxRuntime:
             self.plan: str | None = session.get_modelmeta().custom_metadata_map.get(PLAN)
         except Exception as error:  # its exceptions have no other common parent
             raise _unreadable(path, "ONNX Runtime", error) from error
+        if providers[0] not in session.get_providers():  # it goes on without a word
+            raise UserError(f"onnxruntime could not start {providers[0]}; check driver and CUDA")
 
     def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """(B, C) or (B, S, C) of inputs (B, S); two outputs are two columns."""

@@ -12,7 +12,7 @@ from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.run.dial import Asked, Settings
 from toprune.run.encoded import Encoded, encode, read_rows
-from toprune.run.engines import open_engine
+from toprune.run.engines import open_engine, providers_on
 from toprune.run.fallback import (
     Counter,
     SafetyNet,
@@ -50,6 +50,7 @@ class Runner:
         threads: int | None = None,
         runtime: Literal["onnx", "openvino"] = "onnx",
         providers: Sequence[str] | None = None,
+        device: Literal["cpu", "cuda"] = "cpu",
         max_length: int | None = None,
         batch_tokens: int = 2048,
         dense: str | Path | None = None,
@@ -63,7 +64,8 @@ class Runner:
             precision: "fp32", or "int8" if the bundle was exported with it.
             threads: threads of one call; None: one for each core. Use 1 if many threads call.
             runtime: what executes the graph.
-            providers: execution providers of onnxruntime; None: the CPU.
+            providers: execution providers of onnxruntime; None: those of the device.
+            device: "cuda" for a GPU; it needs onnxruntime-gpu.
             max_length: tokens of a text, at most the bundle's own limit, which is the default.
             batch_tokens: live tokens per batch; the graph's linear layers skip the padding.
             dense: the directory of the dense model, exported too, for `rank` to rescore with; None:
@@ -90,6 +92,8 @@ class Runner:
         self.batch_tokens, self.max_length = batch_tokens, max_length or limit
         self.task = self.manifest.build_task()
         self._reader: Reader = open_reader(bundle, self.manifest, self.max_length)
+        if providers is None and device != "cpu":
+            providers = providers_on(device)
         self._engine = open_engine(runtime, bundle / graph, threads, providers)
         self.outputs = self._check_engine(bundle / graph)
         self._counter = Counter()

@@ -21,6 +21,7 @@ from toprune.data.cells import as_words
 from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.inspection.explain.explanation import Explained, Explanation, Ranking, Token, Window
+from toprune.io.devices import Device
 from toprune.io.progress import bar
 from toprune.models.families import has_segments, max_positions
 from toprune.models.heads import task_outputs
@@ -46,6 +47,7 @@ def explain(
     *,
     dense: str | Path | None = None,
     budget: str | Budget | None = None,
+    device: Device = "auto",
 ) -> Explained:
     """Find what becomes of every token of each text.
 
@@ -55,12 +57,19 @@ def explain(
         dense: the directory of the original model, to predict beside the pruned one. Without it
             the pruned model's own weights do that, with every token kept.
         budget: of a bundle with a dial; None: its default.
+        device: what runs the models; "auto": a GPU if there is one.
     """
-    return explain_loaded(Bundle.load(bundle).at(budget), str(bundle), texts, dense=dense)
+    loaded = Bundle.load(bundle, device=device).at(budget)
+    return explain_loaded(loaded, str(bundle), texts, dense=dense, device=device)
 
 
 def explain_loaded(
-    bundle: Bundle, name: str, texts: Sequence[Any], *, dense: str | Path | None = None
+    bundle: Bundle,
+    name: str,
+    texts: Sequence[Any],
+    *,
+    dense: str | Path | None = None,
+    device: Device = "cpu",
 ) -> Explained:
     """`explain` for a loaded bundle, which is called `name` in the result."""
     plan = check_plan(bundle, name)
@@ -70,7 +79,7 @@ def explain_loaded(
     windows, pruned_outputs = _run_pruned(bundle, plan, reading)
     original, dense_reading = bundle, reading
     if dense is not None:
-        original = Bundle.load(dense, bundle.task.NAME)
+        original = Bundle.load(dense, bundle.task.NAME, device=device)
         dense_reading = Reading(original, texts)
     dense_outputs = [
         _outputs(original.model, original.task, batch)

@@ -29,6 +29,7 @@ from toprune.inspection.stress.filler import (
     takes_filler,
     with_last,
 )
+from toprune.io.devices import Device
 from toprune.io.progress import Advance, bar
 from toprune.models.families import family_of, max_positions, sizes_of
 from toprune.plan.cost import measured_reduction
@@ -56,6 +57,7 @@ def stress(
     protect: Sequence[str] = (),
     limit: int = LIMIT,
     seed: int = 0,
+    device: Device = "auto",
 ) -> dict[str, Any]:
     """Measure what filler does to a bundle that gives classes, as it is and with more tokens kept.
 
@@ -71,6 +73,7 @@ def stress(
         floors: also try the plan with at least so many tokens kept.
         protect: also try the plan with these tokens always kept.
         limit: how many texts.
+        device: what runs the models; "auto": a GPU if there is one.
 
     Returns:
         JSON: what each protection costs, what is missed with filler, and a `verdict`.
@@ -79,9 +82,11 @@ def stress(
         raise UserError(
             "--doses are amounts of filler in lengths of the text; give 1 or more, like 1,3"
         )
-    loaded = Bundle.load(bundle)
+    loaded = Bundle.load(bundle, device=device)
     plan = _check(loaded, bundle)
-    original = loaded if dense is None else Bundle.load(dense, loaded.task.NAME)
+    original = loaded
+    if dense is not None:
+        original = Bundle.load(dense, loaded.task.NAME, device=device)
     plans = _protected(loaded, plan, floors, protect)
     source = data if isinstance(data, Data) else Data(data)
     texts = load_furthest(
