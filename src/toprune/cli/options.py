@@ -176,6 +176,13 @@ Device = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+EvalDevice = Annotated[
+    devices.Device,
+    typer.Option(
+        help="What runs the model: auto takes a GPU for torch, and the CPU for exported files, "
+        "which need onnxruntime-gpu for cuda."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Directory to write; it must be empty or absent.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Resume a stopped run.", rich_help_panel=OUTPUT)

@@ -12,7 +12,6 @@ from toprune.cli import options as o
 from toprune.cli import parse
 from toprune.cli.console import hush, print_result, warn_in_one_line
 from toprune.errors import UserError
-from toprune.io.devices import Device
 from toprune.io.ray import Cluster
 from toprune.report import terminal as tables
 
@@ -132,13 +131,7 @@ def evaluate(
             rich_help_panel=o.RAY,
         ),
     ] = False,
-    device: Annotated[
-        Device,
-        typer.Option(
-            help="What runs the model: auto takes a GPU for torch, and the CPU for exported files, "
-            "which need onnxruntime-gpu for cuda."
-        ),
-    ] = "auto",
+    device: o.EvalDevice = "auto",
     overwrite: o.Overwrite = False,
     budget: o.AtBudget = None,
     as_json: o.Json = False,
