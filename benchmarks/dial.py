@@ -73,7 +73,8 @@ def measure(task: str, budgets: list[str], seed: int, *, bf16: bool) -> None:
         "examples": report["examples"],
         "dense": report["dense"],
         "budgets": measured,
-        "passes": passes(bundle, len(chosen.pruning)),
+        "soft_passes": soft_passes(report),
+        "passes": soft_passes(report) + hard_passes(bundle, len(chosen.pruning)),
         "minutes": round(minutes, 1),
         "pruned_with": len(chosen.pruning),
         "training": report["provenance"]["settings"]["training"],
@@ -98,7 +99,8 @@ def reused(task: str, budget: str, seed: int) -> bool:
     result = {key: dial[key] for key in ("task", "name", "seed", "examples", "dense")} | {
         "kind": f"separate-{budget}",
         "budgets": [{key: row[key] for key in MEASURED}],
-        "passes": None,  # its log is not at hand
+        "passes": dial["soft_passes"]  # its own log is not at hand; the stage is the same
+        + _hard_passes(run["training"], 1 / row["executed"]["unpadded"], 1.0),
         "minutes": run["minutes"],
         "pruned_with": run["pruned_with"],
         "training": run["training"],
@@ -108,23 +110,29 @@ def reused(task: str, budget: str, seed: int) -> bool:
     return True
 
 
-def passes(bundle: Bundle, texts: int) -> float:
-    """What the training cost, in forward passes of the dense model over all training texts.
+def soft_passes(report: dict[str, Any]) -> float:
+    """What the training cost before its hard stage, in forward passes of the dense model over all
+    training texts: the dense model's outputs, and the soft stage by the sparsity in its log."""
+    kept = [1 - line["sparsity"] for line in report["log"] if "sparsity" in line]
+    epochs = report["provenance"]["settings"]["training"]["soft_epochs"]
+    return 1 + epochs * (1 + BACKWARD) * float(np.mean(kept or [0.0]))
 
-    It counts the dense model's outputs, the soft stage by the sparsity in its log, and the hard
-    stage, in which the dense model runs beside the student for the states of its tokens.
-    """
+
+def hard_passes(bundle: Bundle, texts: int) -> float:
+    """The same for the hard stage."""
     training = bundle.report["provenance"]["settings"]["training"]
-    log = bundle.report["log"]
-    kept = [1 - line["sparsity"] for line in log if "sparsity" in line]
-    epochs, share = training["hard_epochs"], 1 / bundle.report["budget"]["executed"]["unpadded"]
-    if bundle.dial is not None:
-        epochs *= MORE_STEPS
-        steps = round(epochs * texts / training["batch_size"])
-        share = _mean_share(bundle.dial, training["seed"], steps)
-    soft = training["soft_epochs"] * (1 + BACKWARD) * float(np.mean(kept or [0.0]))
+    if bundle.dial is None:
+        executed = bundle.report["budget"]["executed"]["unpadded"]
+        return _hard_passes(training, 1 / executed, 1.0)
+    steps = round(MORE_STEPS * training["hard_epochs"] * texts / training["batch_size"])
+    return _hard_passes(training, _mean_share(bundle.dial, training["seed"], steps), MORE_STEPS)
+
+
+def _hard_passes(training: dict[str, Any], share: float, more: float) -> float:
+    """The student at this share of the dense cost; beside it runs the dense model, whose states of
+    the kept tokens it learns."""
     beside = 0 if training["token_states"] is False else 1
-    return round(1 + soft + epochs * (beside + (1 + BACKWARD) * share), 2)
+    return more * training["hard_epochs"] * (beside + (1 + BACKWARD) * share)
 
 
 def _mean_share(dial: Dial, seed: int, steps: int) -> float:

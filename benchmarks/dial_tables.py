@@ -57,11 +57,7 @@ def _costs(dials: Runs, apart: Runs) -> str:
     for task in dict.fromkeys(run["task"] for run in dials):
         own = statistics.mean(run["passes"] for run in dials if run["task"] == task)
         minutes = statistics.mean(run["minutes"] for run in dials if run["task"] == task)
-        ones = {
-            run["budgets"][0]["asked"]: run["passes"]
-            for run in apart
-            if run["task"] == task and run["passes"] is not None
-        }
+        ones = {run["budgets"][0]["asked"]: run["passes"] for run in apart if run["task"] == task}
         ratios = ", ".join(f"{own / cost:.2f}x of {asked}" for asked, cost in sorted(ones.items()))
         title = TITLES[task][0].partition(",")[0]
         compared = f": {ratios} alone" if ratios else ""

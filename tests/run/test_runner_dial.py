@@ -11,15 +11,20 @@ import onnxruntime
 import pytest
 
 from support.resuming import ROWS
-from toprune.api import prune
+from toprune.api import evaluate, prune
 from toprune.bundle.bundle import Bundle
+from toprune.compare.bench import bench
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.export.graph import write_onnx
 from toprune.export.parity import draw
+from toprune.inspection.explain.explain import explain
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import reduction
 from toprune.plan.dial import KEEP, numerators
 from toprune.plan.plan import Plan
 from toprune.run.engines import OnnxRuntime, OpenVino
+from toprune.run.evaluate import evaluate as measure
 from toprune.run.runner import Runner
 from toprune.training.settings import Training
 
@@ -171,3 +176,20 @@ def test_a_bundle_without_a_dial_has_one_budget(bundle: Path, tmp_path: Path) ->
         Runner(tmp_path / "plain", budget="3x")
     with pytest.raises(UserError, match="has one budget and no dial, so 3x cannot be chosen"):
         plain.at("3x")
+
+
+def test_commands_take_a_budget(bundle: Path) -> None:
+    """Each runs the plan of that budget: by FLOPs, and by the tokens that are left."""
+    dial = Bundle.load(bundle).dial
+    assert dial is not None
+    plan = dial.plan("3x")
+    report = evaluate(bundle, ROWS, budget="3x")
+    assert report["executed"]["unpadded"] == pytest.approx(3, rel=0.1)
+    onnx_report = measure(Runner(bundle, budget="3x"), ROWS)
+    assert onnx_report["metrics"] == report["metrics"]
+    timed = bench(bundle, lengths=[32], rounds=5, seconds=1, int8=False, budget="3x")
+    expected = reduction(dial.sizes, plan, Lengths.of([32])).unpadded
+    assert timed["rows"][0]["flops"]["unpadded"] == pytest.approx(expected)
+    assert timed["budget"] == "3x"
+    windows = [explain(bundle, TEXTS[:1], budget=b).texts[0].windows[0] for b in ("2x", "3x")]
+    assert windows[0] != windows[1]
