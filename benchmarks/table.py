@@ -17,6 +17,7 @@ from rich.console import Console
 
 import accuracy_tables
 import dial_tables
+import fallback_tables
 import latency_tables
 import task_tables
 from sets import METRIC
@@ -315,6 +316,7 @@ def main() -> None:
         "stress": stress_output(),
     }
     parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
+    parts |= fallback_tables.parts()
     parts |= dial_tables.parts()
     docs = ROOT / "docs"
     pages = ("results.md", "methods.md", "how-to/guardrails.md")

@@ -78,8 +78,11 @@ def explain_loaded(
     reading = Reading(bundle, texts)
     windows, pruned_outputs = _run_pruned(bundle, plan, reading)
     original, dense_reading = bundle, reading
-    if dense is not None:
-        original = Bundle.load(dense, bundle.task.NAME, device=device)
+    if dense is not None or bundle.dense is not None:
+        original = bundle.dense
+        if dense is not None:
+            original = Bundle.load(dense, bundle.task.NAME, device=device)
+        assert original is not None
         dense_reading = Reading(original, texts)
     dense_outputs = [
         _outputs(original.model, original.task, batch)
@@ -87,6 +90,10 @@ def explain_loaded(
     ]
     pruned_answers = _answers(bundle, pruned_outputs, reading)
     dense_answers = _answers(original, dense_outputs, dense_reading)
+    fell: list[bool | None] = [None] * len(texts)
+    if bundle.fallback is not None:
+        below = bundle.fallback.below(bundle.task, pruned_outputs, reading.rows, len(texts))
+        fell = list(below.tolist())
     explanations = [
         Explanation(
             parts=_parts(text),
@@ -94,6 +101,7 @@ def explain_loaded(
             pruned=pruned_answers[i],
             dense=dense_answers[i],
             cosine=_cosine(pruned_answers[i], dense_answers[i]),
+            fell=fell[i],
         )
         for i, text in enumerate(texts)
     ]
@@ -103,9 +111,15 @@ def explain_loaded(
         layers=plan.n_layers,
         score=plan.score,
         drops=tuple(step.layer for step in plan.steps),
-        dense=SAME_WEIGHTS if dense is None else f"the model in {dense}",
+        dense=_dense_name(bundle, dense),
         texts=tuple(explanations),
     )
+
+
+def _dense_name(bundle: Bundle, dense: str | Path | None) -> str:
+    if dense is not None:
+        return f"the model in {dense}"
+    return SAME_WEIGHTS if bundle.dense is None else "the dense model of the bundle"
 
 
 def check_plan(bundle: Bundle, folder: str | Path) -> Plan:

@@ -54,6 +54,7 @@ class Explanation:
     pruned: dict[str, Any]
     dense: dict[str, Any]
     cosine: float | None = None  # of the two vectors, where the task predicts vectors
+    fell: bool | None = None  # the dense model answers; None: the bundle has no fallback
 
     def pieces(self, window: Window) -> Iterator[Piece]:
         """Everything in the window, in order: special tokens by their names, the characters of
@@ -127,6 +128,13 @@ def prediction_text(prediction: dict[str, Any]) -> str:
     if "vector" in prediction:
         return f"a vector of {len(prediction['vector'])} numbers"
     return f"{prediction.get('value', prediction.get('score')):.4f}"
+
+
+def fallback_text(text: Explanation) -> str:
+    """Which model answers in a bundle with a fallback; empty: there is none."""
+    if text.fell is None:
+        return ""
+    return "dense, because the margin is too small" if text.fell else "pruned"
 
 
 def verdict(text: Explanation) -> tuple[str, bool | None]:

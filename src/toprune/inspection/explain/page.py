@@ -8,6 +8,7 @@ from toprune.inspection.explain.explanation import (
     Piece,
     Token,
     Window,
+    fallback_text,
     prediction_text,
     verdict,
 )
@@ -82,12 +83,15 @@ def _article(explained: Explained, i: int) -> str:
         for w, window in enumerate(text.windows, 1)
     )
     dense, pruned = (escape(prediction_text(one)) for one in (text.dense, text.pruned))
+    answered = escape(fallback_text(text))
     return (
         f'<article aria-labelledby="text-{number}"><div class="top">'
         f'<h2 id="text-{number}">Text {number}</h2>'
         f'<span class="verdict{kind}">dense and pruned: {escape(phrase)}</span></div>'
         f'<dl class="predictions"><div><dt>dense</dt><dd>{dense}</dd></div>'
-        f"<div><dt>pruned</dt><dd>{pruned}</dd></div></dl>"
+        f"<div><dt>pruned</dt><dd>{pruned}</dd></div>"
+        + (f"<div><dt>answered by</dt><dd>{answered}</dd></div>" if answered else "")
+        + "</dl>"
         f"{windows}</article>"
     )
 

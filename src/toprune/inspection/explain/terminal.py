@@ -12,6 +12,7 @@ from toprune.inspection.explain.explanation import (
     Explained,
     Explanation,
     Window,
+    fallback_text,
     prediction_text,
     verdict,
 )
@@ -126,6 +127,8 @@ def _predictions(text: Explanation) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("dense", Text(clean(prediction_text(text.dense))))
     table.add_row("pruned", Text(clean(prediction_text(text.pruned))), Text(verdict(text)[0]))
+    if answered := fallback_text(text):
+        table.add_row("answered by", Text(answered))
     return table
 
 

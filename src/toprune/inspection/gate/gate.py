@@ -37,9 +37,12 @@ from toprune.io.untrusted import read_json
 from toprune.report.build import SHARES
 from toprune.report.environment import environment
 from toprune.run.engines import OnnxRuntime
+from toprune.run.fallback import dense_precision, has_dense, has_fallback
 from toprune.run.manifest import GRAPHS, Manifest, Precision
 from toprune.run.reader import open_reader
+from toprune.run.runner import Runner
 from toprune.run.timing import interleave, middle, pinned
+from toprune.tasks.fallback import DENSE
 from toprune.tasks.intervals import level_of, parse_share
 from toprune.tasks.side_by_side import SideBySide
 
@@ -106,6 +109,8 @@ def gate(
     folder = Path(bundle)
     manifest = Manifest.load(folder)
     files = _files(folder, manifest, precision)
+    if dense is None and has_dense(folder, manifest):
+        dense = folder / DENSE
     source = data if isinstance(data, Data) else Data(data)
     examples = _load(folder, manifest, source, split, limits)
     about: dict[str, Any] = {
@@ -338,7 +343,7 @@ def _times(
     """Each file, the milliseconds of one text, and the number of rounds.
 
     A round gives the median over texts that are spread evenly from the shortest to the longest; the
-    figure is the median over rounds.
+    figure is the median over rounds. A text that falls back takes the time of both models.
     """
     if not texts:
         raise UserError("there are no texts to time; give at least one")
@@ -346,18 +351,40 @@ def _times(
     windows: dict[int, list[Any]] = {}
     for row in reader.encode(list(texts)):
         windows.setdefault(row.text, []).append(row)
-    ordered = sorted(windows.values(), key=lambda rows: sum(map(len, rows)))
+    ordered = sorted(windows, key=lambda text: sum(map(len, windows[text])))
     picks = np.linspace(0, len(ordered) - 1, min(TIMED, len(ordered))).round().astype(int)
-    feeds = [reader.batch(ordered[i]) for i in picks]
+    feeds = [reader.batch(windows[ordered[i]]) for i in picks]
+    picked = [texts[ordered[i]] for i in picks]
+    fell = {file: _fallen(folder, file, picked, threads) for file in files}
     with pinned(threads):
-        engines = {file: OnnxRuntime(folder / GRAPHS[file], threads=threads) for file in files}
-        runs = {
-            f"{file} {i}": partial(engine.run, feed)
-            for file, engine in engines.items()
-            for i, feed in enumerate(feeds)
-        }
+        runs: dict[str, Callable[[], object]] = {}
+        for file in files:
+            engines = [OnnxRuntime(path, threads=threads) for path in _graphs(folder, file)]
+            for i, feed in enumerate(feeds):
+                used = engines if fell[file][i] else engines[:1]
+                runs[f"{file} {i}"] = partial(_run_all, used, feed)
         times = turns(runs)
     for file in files:
         by_text = np.stack([times[f"{file} {i}"] for i in range(len(feeds))], 1)  # (rounds, texts)
         figure = middle(np.median(by_text, axis=1))
         yield file, {key: 1000 * value for key, value in figure.items()}, len(by_text)
+
+
+def _fallen(folder: Path, file: Precision, texts: Sequence[Any], threads: int) -> list[bool]:
+    """Which of the texts the dense model answers."""
+    answers = Runner(folder, precision=file, threads=threads).predict(texts)
+    return [one.get("fallback", False) for one in answers]
+
+
+def _graphs(folder: Path, file: Precision) -> list[Path]:
+    """The pruned graph, and the dense one behind it if there is a fallback."""
+    graphs = [folder / GRAPHS[file]]
+    if has_fallback(folder, Manifest.load(folder)):
+        precision = dense_precision(Manifest.load(folder / DENSE), file)
+        graphs.append(folder / DENSE / GRAPHS[precision])
+    return graphs
+
+
+def _run_all(engines: Sequence[OnnxRuntime], feed: dict[str, np.ndarray]) -> None:
+    for engine in engines:
+        engine.run(feed)

@@ -13,6 +13,7 @@ from toprune.report.html.budget import budget
 from toprune.report.html.compared import curve, front
 from toprune.report.html.dial import dial
 from toprune.report.html.failures import classes, examples
+from toprune.report.html.fallback import fallback
 from toprune.report.html.kept import kept
 from toprune.report.html.origin import origin
 from toprune.report.html.parts import number, paragraph, section, user_text
@@ -45,6 +46,7 @@ def _body(report: Report, compared: Mapping[str, Any] | None) -> list[str]:
         _head(report),
         section("FLOPs", budget(report)),
         section("Quality", quality(report)),
+        section("Safety net", fallback(report)),
         section("The dial", dial(report)),
         section("Speed", speed(report)),
         section("Tokens kept", kept(report)),
