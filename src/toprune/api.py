@@ -23,6 +23,7 @@ from toprune.bundle.workdir import (
     work_directory,
 )
 from toprune.data.presets import Schedule, preset_settings, with_preset
+from toprune.export.milliseconds import meet_time, with_curve
 from toprune.io.devices import Device
 from toprune.models.device import placed
 from toprune.models.families import sizes_of
@@ -161,6 +162,7 @@ def prune(
     fallback: str | float | None = None,
     auto_weight: bool = False,
     known: str | Path | None = None,
+    profile: str | Path | None = None,
     device: Device = "auto",
     resume: bool = False,
     overwrite: bool = False,
@@ -173,25 +175,22 @@ def prune(
         model, data, task, tokenizer, schedule: as in `finetune`; `method`, `score` and `training`
             take precedence over the schedule. The data need no labels.
         budget: `4x` for a quarter of the real FLOPs, or `75%` of them removed. Several (`2x,3x,5x`
-            or a list) give a bundle with a dial: one set of weights for these budgets and all
-            between them. The first is the default.
+            or a list) give a dial: one set of weights for these and all between them; the first is
+            the default. `12ms`, `p95:30ms`: the time of one text here, see `Budget`.
         out: the directory to write; None: work in a temporary place, which cannot be resumed.
         method: a name in `methods.METHODS`, or a method with settings (`Top(bins=20)`).
         score: what ranks tokens; None: the method's default for the task.
         training: epochs, learning rate and so on.
         protect: tokens that are never dropped.
-        protect_first: never drop a token of the first text of a pair; None: the task's default (a
-            ranker keeps its query and the separators).
+        protect_first: never drop a token of a pair's first text; None: the task's default.
         min_tokens: the number of tokens that stay at every step, if a text has as many.
         fallback: `99%`: the bundle keeps the dense model, too, which answers the texts that the
             pruned one is not sure of, so that this share of the answers equals dense. The budget
             counts both models. Training leaves out some texts, which choose the threshold.
         auto_weight: let trial runs choose the weight of the ranking distillation.
-        known: a directory that stores the dense model's outputs, so that runs with other budgets or
-            methods need not compute them again.
-        device: as in `finetune`.
-        resume: continue where a stopped run was.
-        overwrite: replace what is in `out`.
+        known: a directory that stores the dense model's outputs, for runs with other budgets.
+        profile: for a budget in milliseconds, a curve by `toprune profile`; None: measure it now.
+        device, resume, overwrite: as in `finetune`.
 
     Returns:
         The bundle, which is also in `out`.
@@ -237,6 +236,7 @@ def prune(
             job = replace(job, shared=shared_folder(Path(known), job, about))
         dense_copy = None if requested is None else copy.deepcopy(request.model)
         with placed(request.model, torch_device):
+            job = with_curve(job, job.work / "curve.json", profile)
             stored = job.teacher_folder / "dense.npz"
             dense = stored_outputs(stored, lambda: request.outputs(tests, "evaluating dense"))
             dense_task = request.tuned_task()
@@ -245,7 +245,7 @@ def prune(
             calibration = None if requested is None else request.calibrate()
             if auto_weight:
                 job = replace(job, method=job.method.search(job, resume=resume))
-            outcome = run(job, resume=resume)
+            outcome = meet_time(run(job, resume=resume), job.work / "time.json")
             net = None
             if requested is not None and calibration is not None:
                 cost = 1 / _execution(request, outcome, tests).reduction().unpadded

@@ -166,8 +166,10 @@ def resolve_prune(
             f"the method {method.NAME} learns one budget at a time; give one, or use --method top"
         )
     budget = max(budgets, key=lambda budget: budget.reduction)
-    if budget.milliseconds is not None:
-        raise UserError(f"budget {budget.asked!r}: latency budgets are not supported yet")
+    if budget.milliseconds is not None and not method.TIMED:
+        raise UserError(
+            f"--method {method.NAME} takes a budget in FLOPs like 3x, not {budget.asked}"
+        )
     config = config_of(model)
     auto_class(resolved, config)  # refuses a task that the model cannot do
     data = data_of(data, config)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import toprune
-from toprune.cli import jobs, look, serve, server
+from toprune.cli import jobs, look, profile, serve, server
 from toprune.cli.console import OneLine
 from toprune.cli.train import finetune, prune
 
@@ -25,6 +25,7 @@ for command in (jobs.demo, finetune, prune, serve.export):
     app.command()(command)
 app.command("eval")(serve.evaluate)
 for command in (
+    profile.profile,
     serve.bench,
     serve.gate,
     server.serve,

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
+import toprune
 from toprune.cli.options import is_set, without_set
 from toprune.data.recipes import Recipe
 from toprune.errors import UserError
@@ -84,6 +85,13 @@ def texts_of(
 
 
 # -- method and training ---------------------------------------------------------------------------
+
+
+def budget(asked: str, threads: int | None, precision: Any) -> Any:
+    """The budget, or the text of it where nothing else is requested: several are a dial."""
+    if threads is None and precision is None:
+        return asked
+    return toprune.Budget(asked, threads=threads or 1, precision=precision or "fp32")
 
 
 def method(name: str, pairs: Sequence[str], recipe: Mapping[str, Any]) -> tuple[Any, bool]:

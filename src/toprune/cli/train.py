@@ -90,7 +90,8 @@ def prune(
         str,
         typer.Option(
             help="4x for a quarter of the real FLOPs, or 75% to remove that share. Several, like "
-            "2x,3x,5x, give one bundle with a dial; the first is its default."
+            "2x,3x,5x, give one bundle with a dial; the first is its default. 12ms for the median "
+            "time of a text on this machine, p95:30ms for that of long texts."
         ),
     ],
     method: o.Method = "top",
@@ -137,6 +138,27 @@ def prune(
         typer.Option(
             help="Keep the dense model for texts that the pruned one is not sure of, so that this "
             "share of the answers equals dense, like 99%. The budget counts both.",
+            rich_help_panel=o.BUDGET,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads of the model, for a budget in ms (default: 1).",
+            rich_help_panel=o.BUDGET,
+        ),
+    ] = None,
+    precision: Annotated[
+        Literal["fp32", "int8"] | None,
+        typer.Option(
+            help="File that a budget in ms is for (default: fp32).", rich_help_panel=o.BUDGET
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Curve that toprune profile wrote, for a budget in ms (default: measure it).",
             rich_help_panel=o.BUDGET,
         ),
     ] = None,
@@ -187,7 +209,7 @@ def prune(
     bundle = toprune.prune(
         model,
         parse.data(data, text, pair, label, max_length, skip_bad_rows, unlabelled or ()),
-        budget,
+        parse.budget(budget, threads, precision),
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
         ),
@@ -202,6 +224,7 @@ def prune(
         fallback=fallback,
         auto_weight=is_auto,
         device=device,
+        profile=profile,
         resume=resume,
         overwrite=overwrite,
     )

@@ -53,7 +53,7 @@ class Run:
 
     @property
     def folder(self) -> str:
-        return f"{RUNS}/{self.name.replace(':', '-')}-{self.budget}-s{self.seed}"
+        return f"{RUNS}/{self.name}-{self.budget}-s{self.seed}".replace(":", "-")
 
     def row(self) -> Row:
         """The columns that identify the run in compare.json."""

@@ -16,6 +16,7 @@ from toprune.data.images import Images
 from toprune.data.presets import preset_in
 from toprune.errors import UserError
 from toprune.export.graph import input_names, write_onnx
+from toprune.export.milliseconds import times_here
 from toprune.export.parity import cases_of, check, draw, protected_ids
 from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
@@ -111,8 +112,11 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
             environment=environment(),
         )
         (stage / "export.json").write_text(manifest.to_json(), encoding="utf-8", newline="\n")
+    report: dict[str, Any] = {}
+    if (timed := bundle.report.get("time")) is not None:
+        report = times_here(bundle, folder, timed, say)
     sizes = {p.name: p.stat().st_size for p in sorted((folder / "onnx").glob("*.onnx*"))}
-    return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes}
+    return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes} | report
 
 
 def _turned(engine: OnnxRuntime, keep: Keep, feeds: dict[str, np.ndarray]) -> np.ndarray:

@@ -108,7 +108,7 @@ def write_onnx(
     try:
         with (
             torch.inference_mode(),
-            _quiet(),
+            quiet(),
             TemporaryDirectory(prefix="toprune-", dir=path.parent) as folder,
         ):
             traced = Path(folder, "model.onnx")  # above 2 GB, torch adds a file for every tensor
@@ -154,7 +154,7 @@ def save_graph(graph: onnx.ModelProto, path: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence tracing, which warns about every shape that it follows: the parity check decides."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

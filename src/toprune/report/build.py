@@ -128,6 +128,7 @@ def prune_report(
     | budget | `asked`; `expected` by the masks; `executed` unpadded, padded, and by the paper |
     | dense, pruned, difference | metrics with intervals, where there are labels |
     | agreement | how often both models give the same answer (`Task.agreement`) |
+    | time | of a budget in milliseconds: asked, dense, predicted, measured, the curve |
     | kept_per_layer, kept_by_length | tokens that enter each layer: mean; for several lengths |
     | lengths | histogram of the training texts, which the budget is for |
     | classes, changed | see `differences`; holds shortened texts of the user |

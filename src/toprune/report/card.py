@@ -10,6 +10,7 @@ from typing import Any
 
 from toprune.data.presets import hub_dataset
 from toprune.report.fallback import fallback_line
+from toprune.report.times import how
 from toprune.tasks import TASKS
 
 CARD = "README.md"
@@ -61,6 +62,7 @@ def _body(report: dict[str, Any]) -> str:
         f"same unpadded inputs ({executed['padded']:.2f}x against inputs padded to "
         f"{report['max_length']}); {budget['asked']} was requested. Mean number of tokens "
         f"that enter each layer: {kept}.",
+        *_times(report.get("time")),
         *_measured(report),
         *_dial(report),
         *_fallback(report),
@@ -73,6 +75,22 @@ def _body(report: dict[str, Any]) -> str:
         + f", commit {made['commit']}. Everything that was measured: `report.json`.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _times(timed: dict[str, Any] | None) -> list[str]:
+    """What was measured for a budget in milliseconds, with the machine that it holds for."""
+    if timed is None:
+        return []
+    measured = "; ".join(
+        f"{time['value']:.2f} ms [{time['low']:.2f}, {time['high']:.2f}] at "
+        f"{time['length']} tokens ({name})"
+        for name, time in timed["measured"].items()
+    )
+    machine = timed["curve"]["environment"]["machine"]
+    return [
+        f"Time of one text, measured on {machine} ({how(timed)}): {measured}; dense "
+        f"{timed['dense']:.2f} ms at {timed['length']} tokens. Another machine takes another time."
+    ]
 
 
 def _measured(report: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from toprune.plan.budget import Budget
 from toprune.report.fallback import fallback_line
+from toprune.report.times import ratios_table, time_rows, timed_here
 from toprune.tasks import TASKS
 
 MISSED = 0.03  # a method that misses its budget by a larger share is marked
@@ -29,6 +30,8 @@ def pruned(report: dict[str, Any]) -> Group:
         parts.append(Text(fallback_line(report)))
     if "dial" in report:
         parts.append(_dial(report["dial"]))
+    if "time" in report:
+        parts.append(ratios_table(*time_rows(report["time"])))
     return Group(*parts)
 
 
@@ -49,7 +52,7 @@ def evaluated(report: dict[str, Any]) -> Group:
         fallen, share = report["fallback"]["fallen"], report["fallback"]["share"]
         parts.append(Text(f"The dense model answered {fallen} texts, {in_points(share)} %."))
     if "executed" in report:
-        costs = _ratios("fewer FLOPs", _executed(report["executed"], report["max_length"]))
+        costs = ratios_table("fewer FLOPs", _executed(report["executed"], report["max_length"]))
         parts += [costs, _kept(report)]
     return Group(*parts)
 
@@ -57,6 +60,7 @@ def evaluated(report: dict[str, Any]) -> Group:
 def exported(report: dict[str, Any]) -> Group:
     """The report of `export`: files, checks and, with data, metrics."""
     parts = [_files(report), *([_files(report["dense"])] if "dense" in report else [])]
+    parts += [timed_here(report["time"])] if "time" in report else []
     return Group(*parts, *(_measured(report["measured"]) if "measured" in report else ()))
 
 
@@ -169,7 +173,8 @@ def reached(mean: dict[str, Any] | None) -> str:
     if "pruned" not in mean:
         return "none, see below"
     value, executed = f"{100 * mean['pruned']['value']:.1f}", mean["executed"]["unpadded"]
-    is_met = abs(executed / Budget.parse(mean["budget"]).reduction - 1) <= MISSED
+    reduction = Budget.parse(mean["budget"]).reduction  # NaN for a time
+    is_met = not abs(executed / reduction - 1) > MISSED
     at = "" if is_met else f" at {executed:.2f}x"
     return f"{value}{at} ({in_points(mean['difference'], sign='+')})"
 
@@ -348,8 +353,10 @@ def _agreement(report: dict[str, Any]) -> Text:
 def _budget(report: dict[str, Any]) -> Table:
     budget = report["budget"]
     expected = "not learned" if budget["expected"] is None else f"{budget['expected']:.2f}x"
-    rows = {"requested": budget["asked"], "expected by the learned masks": expected}
-    return _ratios("fewer FLOPs", rows | _executed(budget["executed"], report["max_length"]))
+    rows = {"requested": budget["asked"]}
+    if "time" not in report:  # there the masks expect a time
+        rows["expected by the learned masks"] = expected
+    return ratios_table("fewer FLOPs", rows | _executed(budget["executed"], report["max_length"]))
 
 
 def _dial(rows: list[dict[str, Any]]) -> Table:
@@ -374,15 +381,6 @@ def _executed(executed: dict[str, float], max_length: int) -> dict[str, str]:
             f"{executed['padded']:.2f}x"
         ),
     }
-
-
-def _ratios(title: str, rows: dict[str, str]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False, box=SIMPLE_HEAD)
-    table.add_column("what")
-    table.add_column("how much", justify="right")
-    for row in rows.items():
-        table.add_row(*row)
-    return table
 
 
 def _kept(report: dict[str, Any]) -> Text:

@@ -10,13 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toprune.errors import UserError
+
+Result = TypeVar("Result")
 Seconds = NDArray[np.float64]  # (rounds,)
 
 LEAST = 5  # rounds even if time is up: a median of fewer means nothing
+CALLS = 5  # of the sentinel: the quickest counts
+DRIFT = 0.05  # change of the sentinel's time that a measurement may have
+TRIES = 5  # measurements, until one has a steady sentinel
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -58,6 +65,49 @@ def interleave(
             if i >= warmup:
                 times[names[j]].append(elapsed)
     return {name: np.array(seconds) for name, seconds in times.items()}
+
+
+def quickest(
+    run: Callable[[], object], calls: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Seconds of the quickest of several calls."""
+    times: list[float] = []
+    for _ in range(calls):
+        start = clock()
+        run()
+        times.append(clock() - start)
+    return min(times)
+
+
+def steady(
+    measure: Callable[[], Result],
+    sentinel: Callable[[], object],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    insist: bool = True,
+) -> Result:
+    """Measure something between two runs of a sentinel, a fixed small workload. If its time has
+    changed, so has the machine's speed: the measurement is dropped and repeated.
+
+    Args:
+        measure: returns what was measured.
+        sentinel: the fixed workload.
+        clock: returns the time in seconds.
+        insist: raise a UserError if no try was steady; else return the last one.
+    """
+    changes: list[float] = []
+    while True:
+        before = quickest(sentinel, CALLS, clock)
+        result = measure()
+        changes.append(abs(quickest(sentinel, CALLS, clock) / before - 1))
+        if changes[-1] <= DRIFT or (len(changes) == TRIES and not insist):
+            return result
+        if len(changes) == TRIES:
+            raise UserError(
+                "this machine is too noisy for a budget in ms: in each of "
+                f"{TRIES} measurements the time of a fixed workload changed by {min(changes):.0%} "
+                "or more; stop other programs, or give a FLOPs reduction like 3x"
+            )
 
 
 def ratio(base: Seconds, other: Seconds, *, draws: int = 1000, seed: int = 0) -> dict[str, float]:

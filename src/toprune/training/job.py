@@ -218,6 +218,12 @@ def dense_plan(model: Any, restore: Restore = "none") -> Plan:
     )
 
 
+def _timing(budget: Budget) -> dict[str, Any]:
+    if budget.milliseconds is None:
+        return {}
+    return {"threads": budget.threads, "precision": budget.precision}
+
+
 def settings_of(job: Job) -> dict[str, Any]:
     """What must not change between a run and its resumption."""
     return json.loads(
@@ -226,6 +232,7 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "task": job.task.NAME,
                 "task_settings": task_settings(job.task),
                 "budget": job.asked,
+                **_timing(job.budget),
                 "method": job.method.NAME,
                 "method_settings": recorded(job.method),
                 "score": job.score,

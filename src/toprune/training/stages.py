@@ -96,8 +96,8 @@ def _needs_dense_states(job: Job) -> bool:
 def check_reach(job: Job) -> None:
     """Refuse a budget that no plan of this model can meet, before any work."""
     sizes, first = sizes_of(job.model), job.method.first_layer
-    if first is None:
-        return
+    if first is None or (job.budget.milliseconds is not None and job.curve is None):
+        return  # a time needs the curve of the model first
     if not 0 <= first <= sizes.layers - 2:
         raise UserError(f"the first prunable layer must be in 0..{sizes.layers - 2}, not {first}")
     most = largest_reduction(

@@ -5,7 +5,18 @@ from typing import Any
 from toprune.errors import UserError
 from toprune.plan.budget import Budget
 from toprune.report.html.charts import Group, Mark, bars
-from toprune.report.html.parts import block, figure, figures, number, paragraph, steps, user_text
+from toprune.report.html.parts import (
+    block,
+    figure,
+    figures,
+    number,
+    paragraph,
+    steps,
+    table,
+    user_text,
+)
+from toprune.report.html.shell import escape
+from toprune.report.times import PARTS, time_rows
 
 
 def budget(report: dict[str, Any]) -> str:
@@ -20,11 +31,13 @@ def budget(report: dict[str, Any]) -> str:
         (padded, "padded", "against dense inputs that are all padded, as papers print it"),
         ("by the paper", "paper", "without padding, counted by ToP's formula (its eq. 4)"),
     ]
-    rows = [("requested", user_text(asked), "reduction of the real FLOPs")]
+    timed = report.get("time")
+    meaning = "time of one text" if timed else "reduction of the real FLOPs"
+    rows = [("requested", user_text(asked), meaning)]
     groups: list[Group] = []
     if (requested := _reduction(asked)) is not None:
         groups.append(Group("requested", [Mark("requested", requested)]))
-    if (expected := report["budget"].get("expected")) is not None:
+    if (expected := report["budget"].get("expected")) is not None and not timed:
         groups.append(Group("expected by the learned masks", [Mark("requested", expected)]))
         value = number(report, "budget", "expected", unit="x")
         rows.append(("expected", value, "by the learned masks, before they became a plan"))
@@ -43,11 +56,29 @@ def budget(report: dict[str, Any]) -> str:
     return figures(
         block(about, steps(rows)),
         figure("budget", "Times fewer FLOPs than dense", f"{description}.", chart),
+    ) + (_times(timed) if timed else "")
+
+
+def _times(timed: dict[str, Any]) -> str:
+    """A budget in milliseconds: requested, predicted and measured, and the curve of the model."""
+    title, rows = time_rows(timed)
+    cells = [(escape(name), user_text(value)) for name, value in rows.items()]
+    curve = timed["curve"]
+    lines = [
+        [str(n), *(f"{curve['milliseconds'][name][i]:.3f}" for name in PARTS)]
+        for i, n in enumerate(curve["counts"])
+    ]
+    header = ["tokens", *(name.replace("\n", " ") for name in PARTS.values())]
+    return (
+        table(title, ["", "ms"], cells)
+        + table("The curve: milliseconds of the parts of the model there", header, lines)
+        + paragraph("These times hold for that machine alone; export measures them on another one.")
     )
 
 
 def _reduction(asked: str) -> float | None:
     try:
-        return Budget.parse(asked).reduction
+        budget = Budget.parse(asked)
+        return budget.reduction if budget.milliseconds is None else None
     except UserError:
         return None
