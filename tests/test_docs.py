@@ -38,6 +38,7 @@ NOT_RUN = {
     "docs/add-a-task.md": 2,
     "docs/how-to/bulk.md": 3,
     "docs/how-to/gate.md": 1,
+    "docs/how-to/gpu.md": 4,
     "docs/how-to/reranker.md": 1,
     "docs/how-to/serving.md": 9,
     "docs/how-to/several-processes.md": 2,

@@ -170,3 +170,12 @@ def test_heads_split_and_merge() -> None:
     assert heads.shape == (2, H, 5, D)
     assert torch.equal(heads[:, 1], x[..., D:])
     assert torch.equal(merge_heads(heads), x)
+
+
+def test_attention_received_in_float16_has_a_finite_logarithm() -> None:
+    """A probability of 1e-12 is zero in float16, and so is the floor that losses put below it."""
+    q = torch.full((1, 1, 2, 4), 4.0, dtype=torch.float16)
+    k = torch.stack([q[0, 0, 0], -q[0, 0, 0]])[None, None]
+    _, received = attend(q, k, k, tokens_of(torch.ones(1, 2, dtype=torch.bool)), scored=True)
+    assert received is not None
+    assert received.clamp_min(1e-9).log().isfinite().all()

@@ -76,6 +76,9 @@ def _slow_fused(q: Tensor) -> bool:
 
 
 def _received(p: Tensor, tokens: Tokens) -> Tensor:
+    """(B, K) the attention that each token receives, mean over heads and live queries."""
+    if p.dtype == torch.float16:  # its smallest numbers would become zero, and their log infinite
+        p = p.float()
     if tokens.full:
         return p.mean((1, 2))
     live = tokens.alive.to(p.dtype)  # (B, Q)
