@@ -183,9 +183,8 @@ class Task(Protocol):
 
     def answer_margins(self, outputs: Outputs, rows: Rows, count: int) -> np.ndarray:
         """(count,): how far the answer to each text is from being another one, 0 or more. A bundle
-        with a fallback gives texts with a small margin to the dense model. Called only where
-        `NO_MARGIN` is None."""
-        ...
+        with a fallback gives texts with a small margin to the dense model."""
+        raise UserError(f"the task {self.NAME} has no margin: {self.NO_MARGIN}")
 
     def changes(self, sides: "SideBySide") -> "list[Change]":
         """The examples for which the two models give different answers."""
