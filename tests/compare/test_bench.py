@@ -301,6 +301,15 @@ def test_not_worth_it(low: float):
     )
 
 
+def test_texts_that_fall_back_take_the_time_of_both_models():
+    rows = [row_with("length 256", fp32=(5, 4.9), int8=(5, 4.9))]
+    assert verdict({"rows": rows, "threads": 1, "fallback": 0.05}) == (
+        "Pruning is worth it for length 256: 4.0x faster than dense, 1 thread, "
+        "with 5.0% of the texts answered by dense, too."
+    )
+    assert "NOT worth it" in verdict({"rows": rows, "threads": 1, "fallback": 0.8})
+
+
 def test_worth_it_for_some():
     rows = [row_with("length 16", fp32=(1.05, 1), int8=(1.2, 1.15))]
     rows += [row_with("length 512", fp32=(2.5, 2.4), int8=(2.5, 2.4))]

@@ -26,6 +26,7 @@ from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.reader import Reader, open_reader
 from toprune.run.runner import Input
 from toprune.run.timing import Seconds, interleave, pinned, ratio
+from toprune.tasks.fallback import Fallback
 from toprune.tasks.tokenize import Row, Texts
 
 if TYPE_CHECKING:
@@ -143,8 +144,9 @@ def bench(
     report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": manifest.max_length}
     report |= {"seed": seed, "environment": environment()}
     report |= {} if budget is None else {"budget": Budget.parse(budget).asked}
-    if device != "cpu":
-        report["device"] = device
+    report |= {} if device == "cpu" else {"device": device}
+    fallback = Fallback.load(folder)
+    report |= {} if fallback is None else {"fallback": fallback.share}
     return {"verdict": verdict(report)} | report
 
 
@@ -167,12 +169,18 @@ def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """One sentence: is pruning worth it, by the ratios in which only the plan differs?"""
+    """One sentence: is pruning worth it, by the ratios in which only the plan differs? Texts that
+    fall back take the time of both models."""
+    share = report.get("fallback", 0.0)
     worth: list[str] = []
     values: list[float] = []
     others: list[str] = []
     for row in report["rows"]:
-        alike = [r for r in row["ratios"] if (r["who"], r["over"]) in ALIKE]
+        alike = [
+            r | {key: 1 / (1 / r[key] + share) for key in ("value", "low")}
+            for r in row["ratios"]
+            if (r["who"], r["over"]) in ALIKE
+        ]
         if all(r["low"] > WORTH for r in alike):
             worth.append(row["name"])
             values += [r["value"] for r in alike]
@@ -186,6 +194,7 @@ def verdict(report: dict[str, Any]) -> str:
     threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
     threads += f" and {report['device']}" if "device" in report else ""
     sentence = f"Pruning is worth it for {_listed(worth)}: {gain} faster than dense, {threads}"
+    sentence += f", with {share:.1%} of the texts answered by dense, too" if share else ""
     return f"{sentence}; it is NOT for {_listed(others)}." if others else f"{sentence}."
 
 
