@@ -169,8 +169,17 @@ def time_plan(bench: Bench, plan: Plan, lengths: Lengths) -> Times:
         return time_file(bench, bench.write(plan, Path(folder), "pruned"), plan, lengths)
 
 
-def time_file(bench: Bench, path: Path, plan: Plan, lengths: Lengths) -> Times:
+def time_file(
+    bench: Bench, path: Path, plan: Plan, lengths: Lengths, seconds: float = SECONDS
+) -> Times:
     """Time a file on a text of the median length and on one of the 95th percentile.
+
+    Args:
+        bench: how the file is timed.
+        path: the file.
+        plan: of the file.
+        lengths: of the user's texts.
+        seconds: limit of the measurement.
 
     Returns:
         For each the median in milliseconds with a 95 % interval, and the length.
@@ -183,8 +192,8 @@ def time_file(bench: Bench, path: Path, plan: Plan, lengths: Lengths) -> Times:
         engine = OnnxRuntime(path, threads=bench.threads)
         runs = {name: partial(engine.run, text) for name, text in texts.items()}
         runs["p50"]()
-        seconds = steady(
-            partial(interleave, runs, rounds=ROUNDS, seconds=SECONDS, clock=bench.clock),
+        times = steady(
+            partial(interleave, runs, rounds=ROUNDS, seconds=seconds, clock=bench.clock),
             runs["p50"],
             clock=bench.clock,
             insist=False,  # a model was trained: its interval shows the noise
@@ -192,7 +201,7 @@ def time_file(bench: Bench, path: Path, plan: Plan, lengths: Lengths) -> Times:
         del engine
     return {
         name: {"length": n, "held": held}
-        | {key: 1000 * value for key, value in middle(seconds[name]).items()}
+        | {key: 1000 * value for key, value in middle(times[name]).items()}
         for name, (n, held, _) in rows.items()
     }
 
