@@ -19,6 +19,7 @@ import accuracy_tables
 import dial_tables
 import fallback_tables
 import latency_tables
+import milliseconds_tables
 import task_tables
 from sets import METRIC
 from toprune.report.svg import Line, Point, chart
@@ -317,7 +318,7 @@ def main() -> None:
     }
     parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
     parts |= fallback_tables.parts()
-    parts |= dial_tables.parts()
+    parts |= dial_tables.parts() | milliseconds_tables.parts()
     docs = ROOT / "docs"
     pages = ("results.md", "methods.md", "how-to/guardrails.md")
     written = {path: fill(path, parts) for path in (ROOT / "README.md", *(docs / p for p in pages))}

@@ -39,6 +39,7 @@ NOT_RUN = {
     "docs/how-to/bulk.md": 3,
     "docs/how-to/gate.md": 1,
     "docs/how-to/gpu.md": 4,
+    "docs/how-to/milliseconds.md": 3,
     "docs/how-to/reranker.md": 1,
     "docs/how-to/serving.md": 9,
     "docs/how-to/several-processes.md": 2,
@@ -50,8 +51,9 @@ NOT_RUN = {
 FOREIGN = {"--nproc_per_node", "--nnodes", "--rdzv_backend", "--rdzv_endpoint", "--model-id"}
 FOREIGN |= {"--head", "--port"}  # ray's
 FOREIGN |= {"--install-completion"}  # typer's own, of toprune itself
-# Fields that no bundle has which the docs' commands make: of other methods, or of a GLUE export.
-RARE = ("front", "kept", "predictor", "threshold", "glue")
+# Fields that no bundle has which the docs' commands make: of other methods, of a GLUE export, or of
+# a budget in milliseconds.
+RARE = ("front", "kept", "predictor", "threshold", "glue", "time")
 
 
 @dataclass(frozen=True)
