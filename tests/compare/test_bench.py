@@ -8,6 +8,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from io import StringIO
@@ -83,7 +84,8 @@ class Fakes:
         assert target.parent.is_dir()
         self.quantized.append((source, target))
 
-    def engine(self, path: Path, *, threads: int) -> "FakeEngine":
+    def engine(self, path: Path, *, threads: int, providers: Sequence[str]) -> "FakeEngine":
+        assert providers == ["CPUExecutionProvider"]
         self.opened.append((path, threads))
         return FakeEngine(self, path)
 
