@@ -169,8 +169,8 @@ def evaluate(
             "budget": budget,
             "device": "cpu" if device == "auto" else device,
         }
-        if device == "cuda" and engine == "ray":
-            raise UserError("workers of Ray run on CPUs; leave --device cuda out")
+        if engine == "ray" and how.pop("device") != "cpu":
+            raise UserError(f"workers of Ray run on CPUs; leave --device {device} out")
         if out is not None:
             cluster = Cluster(address, workers, not unordered, debug) if engine == "ray" else None
             reading = {"text": text, "pair": pair, "skip_bad_rows": skip_bad_rows}

@@ -214,7 +214,7 @@ def _write_feed_forward(model: Any, path: Path) -> Path:
     with torch.inference_mode(), quiet():
         torch.onnx.export(
             _FeedForward(model.eval()).eval(),
-            (torch.zeros(3, sizes_of(model).width),),
+            (torch.zeros(3, sizes_of(model).width, device=CPU),),
             str(path),
             input_names=["states"],
             output_names=["fed"],

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from toprune.errors import UserError
 from toprune.io.progress import Advance
 from toprune.io.ray import Cluster, cluster, cores, load_ray
+from toprune.plan.budget import Budget
 from toprune.run.bulk import Rows, Window, answered_lines, check_out, write_lines
 from toprune.run.manifest import Manifest, Precision
 from toprune.run.runner import Runner
@@ -46,6 +47,7 @@ def score_file(
     threads: int | None = None,
     runtime: Literal["onnx", "openvino"] = "onnx",
     max_length: int | None = None,
+    budget: str | Budget | None = None,
     text: str | None = None,
     pair: str | None = None,
     skip_bad_rows: bool = False,
@@ -59,6 +61,7 @@ def score_file(
         out: a new JSONL file.
         where: the Ray cluster, or how to start one.
         threads: threads of each worker; None: the workers share the cores.
+        budget: of a bundle with a dial; None: its default.
 
     Returns:
         The number of rows that were answered.
@@ -77,6 +80,7 @@ def score_file(
             "threads": threads,
             "runtime": runtime,
             "max_length": max_length,
+            "budget": budget,
         }
         runner = {"bundle": bundle, "present": rows.present, "settings": settings}
         with _data_settings(ray, where, workers):
