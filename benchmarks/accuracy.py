@@ -112,7 +112,7 @@ SUBJECTS = {
         posts,
         512,
         _dense(3),
-        Training(soft_epochs=0.5, hard_epochs=3.5, batch_size=16, token_states=True),
+        Training(soft_epochs=0.5, hard_epochs=2, batch_size=16, token_states=True),
         {"minilm": ("3x", "5x"), "gte": ("3x", "5x", "8x")},
         ("top", "joint"),
     ),

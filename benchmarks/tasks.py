@@ -186,7 +186,7 @@ RUNS = {
     "trecqa": Run(
         "rank",
         answered,
-        ("2x", "3x"),
+        ("2x", "3x", "5x"),
         128,
         0.1,
         1.5,
@@ -197,7 +197,7 @@ RUNS = {
         score="probes",
         token_states=True,
         unseen=answered_anew,
-        free=("2x", "3x"),
+        free=("2x", "3x", "5x"),
     ),
     "stsb-embed": Run(
         "embed",
