@@ -141,7 +141,8 @@ def dense_model(name: str, chosen: Sets, *, bf16: bool) -> Path:
     if not out.exists():
         task, _, model = name.partition("-")
         subject = SUBJECTS[task]
-        shown = chosen.reported.take(range(PROVED))  # looked at, nothing is chosen by it
+        order = np.random.default_rng(0).permutation(len(chosen.reported))  # 20News is sorted
+        shown = chosen.reported.take(order[:PROVED])  # looked at, nothing is chosen by it
         source = {
             "train": rows(subject.task, chosen.fine_tuning),
             "test": rows(subject.task, shown),
