@@ -22,7 +22,6 @@ from toprune.data.examples import Examples
 from toprune.errors import UserError
 from toprune.inspection.explain.explain import explain
 from toprune.inspection.explain.page import explain_page
-from toprune.inspection.ui import Form, ui_page
 from toprune.models.checks import check_finite
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.predictor import add_predictors
@@ -30,6 +29,7 @@ from toprune.report.card import model_card
 from toprune.report.html.compared import compare_page
 from toprune.report.html.report import report_page
 from toprune.run.runner import Runner
+from toprune.serve.ui import Form, ui_page
 from toprune.tasks import make_task
 from toprune.training.batches import Collate
 from toprune.training.evaluation import collect_outputs

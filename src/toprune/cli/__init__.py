@@ -33,7 +33,7 @@ for command in (
     look.explain,
     look.scores,
     look.stress,
-    look.ui,
+    server.ui,
     jobs.compare,
     jobs.sweep,
     serve.push,

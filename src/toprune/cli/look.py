@@ -4,7 +4,6 @@ import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -229,31 +228,6 @@ def stress(
         device=device,
     )
     print_result(report, as_json, tables.stressed(report))
-
-
-def ui(
-    bundles: Annotated[
-        list[Path], typer.Argument(help="One or more bundles; the page can switch between them.")
-    ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default admits this machine only.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    as_json: o.Json = False,
-    debug: o.Debug = False,
-) -> None:
-    """Start a small web app: type a text, see the prediction, the kept tokens and the saving.
-
-    Example: **toprune ui small smaller** (needs toprune[train,ui])
-    """
-    hush(debug)
-    from toprune.inspection.ui import check_installed, serve
-
-    check_installed()
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    line = f"Open {address} (Ctrl-C stops it)."
-    ready = partial(print_result, {"address": address}, as_json, line)
-    serve(bundles, host=host, port=port, ready=ready)
 
 
 def supported(as_json: o.Json = False, debug: o.Debug = False) -> None:

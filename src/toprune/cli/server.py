@@ -1,4 +1,4 @@
-"""The command that serves bundles over HTTP."""
+"""The commands that serve bundles over HTTP: for programs, and with a page for people."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from toprune.cli import options as o
-from toprune.cli.console import print_result, warn_in_one_line
+from toprune.cli.console import hush, print_result, warn_in_one_line
 from toprune.serve.requests import Limits
 from toprune.serve.settings import Settings, check_installed, read_key
 from toprune.serve.shed import parse_shed
@@ -62,6 +62,14 @@ def serve(
             help="File with a key that clients must send (default: TOPRUNE_API_KEY, if set)."
         ),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="The page /ui also shows which tokens leave; loads the weights "
+            "(needs toprune[train]).",
+        ),
+    ] = DEFAULTS.explain,
     as_json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -72,11 +80,10 @@ def serve(
     Waiting texts are batched by what they will cost under the plan. Replace a bundle's directory
     and the server loads the new one.
     """
-    if not debug:
+    if explain:
+        hush(debug)
+    elif not debug:
         warn_in_one_line()
-    check_installed()
-    from toprune.serve.server import serve as run_server
-
     settings = Settings(
         host=host,
         port=port,
@@ -87,11 +94,41 @@ def serve(
         max_batch_cost=max_batch_cost,
         timeout=timeout,
         shed=() if shed is None else parse_shed(shed),
+        explain=explain,
         limits=Limits(max_body, max_texts, max_chars),
         key=read_key(api_key_file),
     )
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    ready = partial(
-        print_result, {"address": address}, as_json, f"Serving at {address} (Ctrl-C stops it)."
-    )
+    _run(bundles, settings, as_json, "Serving at {} (Ctrl-C stops it).")
+
+
+def ui(
+    bundles: Annotated[
+        list[str],
+        typer.Argument(help="Exported bundles: DIRECTORY or NAME=DIRECTORY.", metavar="BUNDLE..."),
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default admits this machine only.")
+    ] = DEFAULTS.host,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    as_json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Open the page of the server: type a text, see the prediction, the kept tokens and the saving.
+
+    Example: **toprune ui small smaller** (needs toprune[train,serve])
+
+    The same as **toprune serve small smaller --explain**, whose page is /ui.
+    """
+    hush(debug)
+    settings = Settings(host=host, port=port, explain=True, key=read_key(None))
+    _run(bundles, settings, as_json, "Open {} (Ctrl-C stops it).", page="ui")
+
+
+def _run(bundles: list[str], settings: Settings, as_json: bool, line: str, page: str = "") -> None:
+    check_installed()
+    from toprune.serve.server import serve as run_server
+
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{settings.port}/{page}"
+    ready = partial(print_result, {"address": address}, as_json, line.format(address))
     run_server(bundles, settings, ready=ready, log=lambda line: typer.echo(line, err=True))

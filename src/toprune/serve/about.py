@@ -9,6 +9,7 @@ from toprune.report.html.shell import page as html_page
 from toprune.serve.bundles import Loaded
 from toprune.serve.endpoints import ENDPOINTS
 from toprune.serve.requests import Limits
+from toprune.serve.ui import PATH
 
 PAGES = {
     "/info": "A bundle and the limits of the server.",
@@ -97,7 +98,8 @@ def page(bundles: Sequence[Loaded]) -> str:
     )
     body = (
         f"<h1>toprune serve</h1><table><thead>{head}</thead><tbody>{rows}</tbody></table>"
-        f"<ul>{others}<li><a href='/openapi.json'>/openapi.json</a>: the interface.</li></ul>"
+        f"<ul><li><a href='{PATH}'>{PATH}</a>: type a text.</li>{others}"
+        "<li><a href='/openapi.json'>/openapi.json</a>: the interface.</li></ul>"
     )
     return html_page("toprune serve", body)
 

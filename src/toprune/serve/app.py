@@ -1,6 +1,8 @@
 """The ASGI application: checks a request, queues its texts, waits, and answers."""
 
 import asyncio
+import base64
+import binascii
 import hmac
 import json
 import time
@@ -20,9 +22,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from toprune.errors import UserError
-from toprune.serve import about
+from toprune.serve import about, ui
 from toprune.serve.bundles import Loaded, Shelf
-from toprune.serve.endpoints import ENDPOINTS, Asked, Endpoint, Reply, Style
+from toprune.serve.endpoints import ENDPOINTS, Endpoint, Reply, Style
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Closed, Full, Job
 from toprune.serve.requests import BadRequest, Body, Limits
@@ -54,10 +56,12 @@ class App:
         metrics: Metrics,
         policy: Policy,
         *,
+        explainer: ui.Explainer | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: Callable[[str], None] = lambda line: None,
     ):
         self._shelf, self._workers, self._metrics = shelf, workers, metrics
+        self._explainer = explainer
         self._policy, self._clock, self._log = policy, clock, log
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._reading = 0
@@ -81,9 +85,10 @@ class App:
             "/v1/models": self._models,
         }
         get = [Route(path, self._timed(path, "tei", page)) for path, page in pages.items()]
+        form = Route(ui.PATH, self._timed(ui.PATH, "tei", self._ui), methods=["GET", "POST"])
         trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(self._policy.hosts))
         return Starlette(
-            routes=[*post, *get],
+            routes=[*post, *get, form],
             middleware=[trusted],
             exception_handlers={HTTPException: _http_error},
             lifespan=self._lifespan,
@@ -122,9 +127,12 @@ class App:
         return endpoint
 
     def _check_key(self, request: Request) -> None:
+        """Demand the key; a browser sends it as the password of a login with any name."""
         if self._policy.key is None:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "basic":
+            scheme, key = "bearer", _password(key)
         expected = self._policy.key.encode()
         if not hmac.compare_digest(key.strip().encode(), expected) or scheme.lower() != "bearer":
             raise BadRequest("send the key of this server as 'Authorization: Bearer KEY'", 401)
@@ -134,13 +142,23 @@ class App:
         body = Body(await self._read(request), self._policy.limits)
         asked = endpoint.parse(body)
         bundle = self._choose(body.name("model"), endpoint)
+        job, tokens = await self._run(request, bundle, asked.texts, may_cut=asked.may_cut)
+        budgets = self._policy.budgets
+        headers = {"X-Toprune-Budget": budgets[job.level]} if budgets else None
+        return json_response(asked.respond(Reply(bundle, job.answers, tokens)), headers=headers)
+
+    async def _run(
+        self, request: Request, bundle: Loaded, texts: Sequence[Any], *, may_cut: bool = True
+    ) -> tuple[Job, int]:
+        """Queue texts and wait for the answers; returns the finished job and its tokens."""
         loop = asyncio.get_running_loop()
         self._reading += 1
         try:
-            encoded = await loop.run_in_executor(self._readers, bundle.encode, asked.texts)
+            encoded = await loop.run_in_executor(self._readers, bundle.encode, texts)
         finally:
             self._reading -= 1
-        _check_cut(asked, bundle, [text.rows for text, _ in encoded])
+        if not may_cut:
+            _check_cut(bundle, [text.rows for text, _ in encoded])
         over: asyncio.Future[None] = loop.create_future()
 
         def done(_: Job) -> None:  # called by a worker
@@ -154,9 +172,7 @@ class App:
         tokens = sum(text.tokens for text in job.texts)
         fallbacks = sum(bool(one.prediction.get("fallback")) for one in job.answers)
         self._metrics.answered(bundle.name, len(job.texts), tokens, fallbacks)
-        budgets = self._policy.budgets
-        headers = {"X-Toprune-Budget": budgets[job.level]} if budgets else None
-        return json_response(asked.respond(Reply(bundle, job.answers, tokens)), headers=headers)
+        return job, tokens
 
     async def _wait(self, request: Request, job: Job, over: "asyncio.Future[None]") -> None:
         """Until the job is over, the client leaves, or the time is up."""
@@ -179,16 +195,20 @@ class App:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON:  # also keeps out forms that another site's page sends
             raise BadRequest(f"the content type must be {JSON}", 415)
+        try:
+            return json.loads(await self._content(request))
+        except (ValueError, RecursionError) as error:
+            raise BadRequest("the body is not JSON", 400) from error
+
+    async def _content(self, request: Request) -> bytes:
+        """The bytes of a body."""
         largest = self._policy.limits.max_body
         content = bytearray()
         async for part in request.stream():
             content += part
             if len(content) > largest:
                 raise BadRequest(f"the body has more than {largest} bytes", 413)
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise BadRequest("the body is not JSON", 400) from error
+        return bytes(content)
 
     def _choose(self, name: str | None, endpoint: Endpoint) -> Loaded:
         """The bundle that a request names, or the only one that suits its path."""
@@ -235,7 +255,25 @@ class App:
         return json_response(about.openapi(has_key=self._policy.key is not None))
 
     async def _page(self, _: Request) -> Response:
-        return Response(about.page(self._shelf.all()), media_type="text/html")
+        return _html(about.page(self._shelf.all()))
+
+    async def _ui(self, request: Request) -> Response:
+        bundles = self._shelf.all()
+        page = partial(ui.ui_page, explains=self._explainer is not None)
+        if request.method != "POST":
+            return _html(page(ui.Form.of(bundles, {})))
+        ui.check_site(request.headers.get("sec-fetch-site"))
+        self._check_room()
+        form = ui.Form.of(bundles, ui.parse_form(await self._content(request)))
+        bundle, explanation = bundles[form.chosen], None
+        try:
+            text = form.input(bundle, self._policy.limits)
+            job, _ = await self._run(request, bundle, [text])
+            if self._explainer is not None:
+                explanation = await asyncio.to_thread(self._explainer.explain, bundle, text)
+        except (BadRequest, UserError) as error:
+            return _html(page(form, error=str(error)), getattr(error, "status", 422))
+        return _html(page(form, answer=job.answers[0], explanation=explanation))
 
 
 def json_response(
@@ -243,6 +281,18 @@ def json_response(
 ) -> Response:
     """JSON in ASCII: half a surrogate pair, which a text may hold, has no other encoding."""
     return Response(json.dumps(content), status, headers, media_type=JSON)
+
+
+def _html(content: str, status: int = 200) -> Response:
+    return Response(content, status, media_type="text/html")
+
+
+def _password(login: str) -> str:
+    """The password of a browser's login; empty if it is none."""
+    try:
+        return base64.b64decode(login, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
 
 
 def error_response(
@@ -259,6 +309,8 @@ def error_response(
         "cohere": {"message": line},
     }
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    if status == 401:  # so a browser asks for a login
+        headers["WWW-Authenticate"] = 'Bearer, Basic realm="toprune"'
     return json_response(bodies[style], status, headers)
 
 
@@ -270,8 +322,8 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return response
 
 
-def _check_cut(asked: Asked, bundle: Loaded, texts: Sequence[Sequence[Any]]) -> None:
-    if asked.may_cut or bundle.task.overlap is not None:  # windows read everything
+def _check_cut(bundle: Loaded, texts: Sequence[Sequence[Any]]) -> None:
+    if bundle.task.overlap is not None:  # windows read everything
         return
     limit = bundle.runner.max_length
     for i, rows in enumerate(texts):

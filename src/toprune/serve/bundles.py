@@ -112,6 +112,10 @@ class Shelf:
     def names(self) -> list[str]:
         return list(self._places)
 
+    def place(self, name: str) -> Path:
+        """The directory of the bundle of that name."""
+        return self._places[name]
+
     def get(self, name: str) -> Loaded:
         """The bundle of that name, as it is loaded now."""
         self._look(name)

@@ -14,6 +14,7 @@ from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Queue
 from toprune.serve.settings import LOOPBACK, Settings, check_installed
 from toprune.serve.shed import Shed
+from toprune.serve.ui import Explainer, check_explainable
 from toprune.serve.workers import Workers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -54,7 +55,19 @@ def _build(
     workers = Workers(Queue(settings.max_queue, count), count, metrics, shed=shed)
     hosts = ["[::1]", *LOOPBACK] if settings.host in LOOPBACK else ["*"]
     policy = Policy(settings.limits, settings.timeout, settings.key, hosts, settings.shed)
-    return App(shelf, workers, metrics, policy, log=log), workers
+    explainer = _explainer(shelf, settings) if settings.explain else None
+    return App(shelf, workers, metrics, policy, explainer=explainer, log=log), workers
+
+
+def _explainer(shelf: Shelf, settings: Settings) -> Explainer:
+    check_explainable()
+
+    def load(name: str) -> Any:
+        from toprune.inspection.live import Live  # brings torch, when the first text is explained
+
+        return Live(shelf.place(name), settings.shed[0] if settings.shed else None)
+
+    return Explainer(load)
 
 
 def serve(

@@ -27,6 +27,7 @@ class Settings:
     max_batch_cost: float | None = None  # billions of MACs; None: one text of full length
     timeout: float = 30.0  # seconds
     shed: tuple[str, ...] = ()  # budgets, the loosest first; the queue decides
+    explain: bool = False  # the page /ui shows which tokens leave; loads weights and torch
     limits: Limits = field(default_factory=Limits)
     key: str | None = None
 
