@@ -354,7 +354,7 @@ def _prune_report(
         execution,
         asked=asked if net is None else net.budget.asked,
         settings=settings_of(job),
-        expected=outcome.expected,
+        expected=outcome.expected and outcome.expected * job.budget.padding,
         log=outcome.log,
         extra=outcome.extra,
     )

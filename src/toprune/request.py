@@ -29,6 +29,7 @@ from toprune.models.families import family_named, max_positions, sizes_of
 from toprune.models.heads import auto_class
 from toprune.models.load import Source, check_images, config_of, load_model, load_tokenizer
 from toprune.plan.budget import Budget
+from toprune.plan.counts import against_unpadded
 from toprune.plan.dial import parse_budgets
 from toprune.plan.plan import Score
 from toprune.tasks import TASKS, Task, make_task
@@ -161,15 +162,8 @@ def resolve_prune(
     )
     share_of(training.batch_size)  # refuses a batch that the processes cannot share
     budgets = parse_budgets(budget)
-    if len(budgets) > 1 and not method.DIALS:
-        raise UserError(
-            f"the method {method.NAME} learns one budget at a time; give one, or use --method top"
-        )
+    method.check_budgets(budgets)
     budget = max(budgets, key=lambda budget: budget.reduction)
-    if budget.milliseconds is not None and not method.TIMED:
-        raise UserError(
-            f"--method {method.NAME} takes a budget in FLOPs like 3x, not {budget.asked}"
-        )
     config = config_of(model)
     auto_class(resolved, config)  # refuses a task that the model cannot do
     data = data_of(data, config)
@@ -195,13 +189,14 @@ def resolve_prune(
     training = choose_bf16(training, sizes_of(student).width, trains=trains)
     request = replace(request, training=training)
     ids, until = protected_ids(tokenizer, resolved, protect, protect_first)
+    own_lengths = lengths(own_features, ids, until)
     job = Job(
         model=student,
         tokenizer=tokenizer,
         task=resolved,
         features=features,
-        lengths=lengths(own_features, ids, until),
-        budget=budget,
+        lengths=own_lengths,
+        budget=against_unpadded(budget, sizes_of(student), own_lengths, limit),
         budgets=budgets if len(budgets) > 1 else (),
         method=method,
         score=score,

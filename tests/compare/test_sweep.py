@@ -28,7 +28,7 @@ from toprune.compare import executors
 from toprune.compare import runs as runs_module
 from toprune.compare.comparison import compare
 from toprune.compare.runs import Row, Run, Subject, WorkItem, execute
-from toprune.compare.sweep import Grid, sweep, sweep_report
+from toprune.compare.sweep import Grid, sweep, sweep_markdown, sweep_report
 from toprune.errors import OutOfReach, UserError
 from toprune.io.ray import cluster
 from toprune.methods.top import Top
@@ -527,3 +527,19 @@ def test_what_ray_cannot_do_is_a_row(
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
     (lost,) = executors.on_ray()(work, element[1:])
     assert "give paths that all machines see" in lost["error"]
+
+
+def test_notes_name_the_count_of_the_budgets() -> None:
+    mean: dict[str, Any] = {"name": "top", "budget": "6x", "of": "one", "seeds": 1}
+    mean |= {"count": "authors"}
+    mean |= {part: {"value": 0.9} for part in ("dense", "pruned", "difference")}
+    executed = {"unpadded": 2.5, "padded": 6.2, "paper": 2.1, "paper_padded": 5.1}
+    mean |= {"executed": executed | {"authors_padded": 6.01}}
+    one = {"metric": "accuracy", "max_length": 64, "dense": {"value": 0.9}}
+    text = sweep_markdown({"tasks": {"one": one}, "means": [mean], "refused": []})
+    assert "as the code of ToP's authors counts them" in text
+    assert "Executed, against unpadded inputs (real), they are about: one (64 tokens) 2.50x" in text
+    assert "90.0 (+90.0)" in text  # met within 3 %, so its reduction is not repeated
+    mean["executed"] = executed | {"authors_padded": 7.0}
+    text = sweep_markdown({"tasks": {"one": one}, "means": [mean], "refused": []})
+    assert "at 7.00x" in text

@@ -160,7 +160,7 @@ def test_one_factor_meets_the_budget(budget: str) -> None:
     rows = [random_text(20 + i % 9, i) for i in range(60)]
     batches = [pad(rows[:30]), pad(rows[30:])]
     target = Budget.parse(budget)
-    plan = meet(model, adaptive(0.01, 0.02, 0.03), batches, target)
+    plan = meet(model, adaptive(0.01, 0.02, 0.03), batches, sizes_of(model), target)
     first, second, third = (step.threshold for step in plan.steps)
     assert first is not None
     assert (second, third) == (pytest.approx(2 * first), pytest.approx(3 * first))
@@ -171,8 +171,9 @@ def test_one_factor_meets_the_budget(budget: str) -> None:
 
 
 def test_out_of_reach_of_thresholds() -> None:
+    model, plan = make_model(), adaptive(0.0, 0.0, 0.01)
     with pytest.raises(OutOfReach, match="50x is out of reach"):
-        meet(make_model(), adaptive(0.0, 0.0, 0.01), [pad(ROWS)], Budget.parse("50x"))
+        meet(model, plan, [pad(ROWS)], sizes_of(model), Budget.parse("50x"))
 
 
 def test_plans_with_thresholds_are_kept_and_told() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from toprune.cli import parse
 from toprune.errors import UserError
+from toprune.plan.budget import Budget, Count
 
 if TYPE_CHECKING:  # what follows brings torch
     from toprune.compare.runs import Subject
@@ -46,6 +47,7 @@ NUMBERS = Rule("a list of numbers from 0 on, like [0, 1e-2]", _list_of(_is_numbe
 WHOLE = Rule("a whole number from 0 on", _is_whole)
 WHOLES = Rule("a list of whole numbers, like [0, 1]", _list_of(_is_whole))
 COUNT = Rule("a whole number from 1 on", lambda value: _is_whole(value) and value > 0)
+COUNTED = Rule(" or ".join(get_args(Count)), lambda value: value in get_args(Count))
 FLAG = Rule("true or false", lambda value: isinstance(value, bool))
 TABLE = Rule("a table, like [tasks.mrpc]", lambda value: isinstance(value, dict) and bool(value))
 
@@ -59,6 +61,7 @@ GRID = {
     "lr": NUMBER,
     "batch_size": COUNT,
     "bf16": FLAG,
+    "count": COUNTED,
     "tasks": TABLE,
 }
 TASK = {
@@ -82,7 +85,6 @@ def read_grid(path: Path) -> "Grid":
     """Read and check the file. Paths in it are relative to its directory."""
     from toprune.compare.runs import parse_method
     from toprune.compare.sweep import Grid
-    from toprune.plan.budget import Budget
     from toprune.training.settings import Training
 
     content = _read(path)
@@ -106,8 +108,13 @@ def read_grid(path: Path) -> "Grid":
         batch_size=content.get("batch_size", Training.batch_size),
         bf16=content.get("bf16", Training.bf16),
     )
+    count = content.get("count", "executed")
+    tasks = {
+        name: replace(_subject(path, name, table, training), count=count)
+        for name, table in content["tasks"].items()
+    }
     return Grid(
-        {name: _subject(path, name, table, training) for name, table in content["tasks"].items()},
+        tasks,
         methods=content["methods"],
         budgets=content["budgets"],
         seeds=content.get("seeds", [0]),

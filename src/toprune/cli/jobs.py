@@ -45,6 +45,7 @@ def compare(
     pair: o.PairColumn = None,
     label: o.LabelColumn = None,
     budgets: Annotated[str, typer.Option(help="Budgets, like 2x,3x,4x.")],
+    count: o.Count = "executed",
     methods: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +120,7 @@ def compare(
         timed=timed,
         engine=parse.engine(engine, address, workers, debug),
         device=device,
+        count=count,
         say=partial(typer.echo, err=True),
     )
     last = f"The comparison is in {out}: compare.md, compare.svg, compare.json, and the runs."

@@ -14,6 +14,7 @@ import typer
 import toprune
 from toprune.data.presets import PRESET_NAMES
 from toprune.io import devices
+from toprune.plan import budget
 from toprune.tasks import TASKS
 from toprune.training.settings import Training
 
@@ -114,6 +115,16 @@ Schedule = Annotated[
         help="Training recipe of a GLUE task: short for a CPU, or that of the ToP paper. Other "
         "options override it.",
         rich_help_panel=TRAINING,
+    ),
+]
+
+
+Count = Annotated[
+    budget.Count,
+    typer.Option(
+        help="How budgets count FLOPs: as executed, without padding; by equation 4 of the ToP "
+        "paper; or as its authors' code does, both against inputs padded to the maximum.",
+        rich_help_panel=BUDGET,
     ),
 ]
 

@@ -87,11 +87,12 @@ def texts_of(
 # -- method and training ---------------------------------------------------------------------------
 
 
-def budget(asked: str, threads: int | None, precision: Any) -> Any:
-    """The budget, or the text of it where nothing else is requested: several are a dial."""
-    if threads is None and precision is None:
+def budget(asked: str, threads: int | None, precision: Any, count: Any) -> Any:
+    """The budget, or several for a dial, with what is requested beside its text."""
+    if threads is None and precision is None and count == "executed":
         return asked
-    return toprune.Budget(asked, threads=threads or 1, precision=precision or "fp32")
+    more: dict[str, Any] = {"threads": threads or 1, "precision": precision or "fp32"}
+    return [toprune.Budget(one, count=count, **more) for one in several(asked)]
 
 
 def method(name: str, pairs: Sequence[str], recipe: Mapping[str, Any]) -> tuple[Any, bool]:

@@ -94,6 +94,7 @@ def prune(
             "time of a text on this machine, p95:30ms for that of long texts."
         ),
     ],
+    count: o.Count = "executed",
     method: o.Method = "top",
     epochs: Annotated[
         float,
@@ -209,7 +210,7 @@ def prune(
     bundle = toprune.prune(
         model,
         parse.data(data, text, pair, label, max_length, skip_bad_rows, unlabelled or ()),
-        parse.budget(budget, threads, precision),
+        parse.budget(budget, threads, precision, count),
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped
         ),

@@ -35,6 +35,7 @@ from toprune.io.atomic import write_text
 from toprune.io.devices import Device
 from toprune.models.families import family_named
 from toprune.models.load import read_config
+from toprune.plan.budget import Count
 from toprune.report import terminal as tables
 from toprune.report.environment import environment
 from toprune.report.html.compared import compare_page, curves
@@ -66,6 +67,7 @@ def compare(
     timed: bool = False,
     engine: Executor = in_turn,
     device: Device = "auto",
+    count: Count = "executed",
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Prune a model by every method to every budget with every seed.
@@ -81,6 +83,7 @@ def compare(
         timed: export every bundle at the end and time it on texts of the evaluation set.
         engine: does the runs: `in_turn`, or what `on_ray` returns.
         device: of the runs, as in `prune`. Times are taken on the CPU.
+        count: how the budgets count FLOPs, see `Budget`.
         say: gets a line about the progress.
 
     Returns:
@@ -96,6 +99,7 @@ def compare(
         training or Training(),
         protect_first,
         device=device,
+        count=count,
     )
     runs = plan_runs(methods, budgets, seeds)
     if timed and processes().num_processes > 1:
@@ -309,11 +313,12 @@ def comparison_report(settings: Mapping[str, Any], rows: Mapping[Key, Row]) -> d
     by_method: dict[tuple[str, str], list[Row]] = {}
     for (name, budget, _), row in rows.items():
         by_method.setdefault((name, budget), []).append(row)
+    counted = {"count": settings["count"]} if "count" in settings else {}
     return summary | {
         "settings": settings,
         "environment": environment(),
         "means": [
-            {"name": name, "budget": budget} | _means(group, summary.get("metric", ""))
+            {"name": name, "budget": budget} | _means(group, summary.get("metric", "")) | counted
             for (name, budget), group in by_method.items()
         ],
         "rows": list(rows.values()),

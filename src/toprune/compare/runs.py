@@ -16,7 +16,7 @@ from toprune.data.presets import PRESET_KEY
 from toprune.errors import OutOfReach, UserError
 from toprune.io.devices import Device
 from toprune.methods import make_method
-from toprune.plan.budget import Budget
+from toprune.plan.budget import Budget, Count
 from toprune.plan.plan import Score
 from toprune.tasks import Task, settings_of
 from toprune.training.job import Method
@@ -84,6 +84,11 @@ class Subject:
     protect_first: bool | None = None
     full_search: bool = True  # of every method (`Method.for_comparison`); older comparisons: not
     device: Device = "auto"  # a run may go on elsewhere, so the settings do not have it
+    count: Count = "executed"  # how all budgets count FLOPs
+
+    def budget(self, asked: str) -> str | Budget:
+        """A budget of the comparison, with its count."""
+        return asked if self.count == "executed" else Budget(asked, count=self.count)
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -101,6 +106,8 @@ class Subject:
         }
         if self.full_search:
             settings["full_search"] = True
+        if self.count != "executed":
+            settings["count"] = self.count
         if self.data.unlabelled:
             settings["data"]["unlabelled"] = [_identify(source) for source in self.data.unlabelled]
         return json.loads(json.dumps(settings))
@@ -184,7 +191,7 @@ def execute(item: WorkItem) -> Row:
         bundle = prune(
             subject.model,
             subject.data,
-            run.budget,
+            subject.budget(run.budget),
             task=subject.task,
             protect_first=subject.protect_first,
             out=out,
@@ -215,7 +222,9 @@ def finished_row(item: WorkItem, old: Row) -> Row | None:
         return old if OUT_OF_REACH in old else None
     report = read_report(folder)
     stored = report.get("provenance", {}).get("settings", {})
+    count = None if item.subject.count == "executed" else item.subject.count
     wanted = {"method": run.method, "budget": run.budget, "score": run.score or stored.get("score")}
+    wanted |= {"count": count}
     is_same = wanted == {key: stored.get(key) for key in wanted}
     is_same = is_same and run.settings.items() <= stored.get("method_settings", {}).items()
     if not is_same or stored["training"]["seed"] != run.seed:

@@ -24,9 +24,11 @@ from toprune.compare.runs import Run, Subject, has_weight, parse_method, plan_ru
 from toprune.errors import UserError
 from toprune.io.atomic import write_text
 from toprune.io.devices import Device
+from toprune.plan.counts import MEANINGS
+from toprune.report.counts import count_of, medians
 from toprune.report.environment import environment
 from toprune.report.svg import Line, Point, chart
-from toprune.report.terminal import in_points, markdown, padded, reached, refusals
+from toprune.report.terminal import in_points, markdown, reached, refusals
 from toprune.training.distributed import processes, use_device
 
 SUMMARY = ("task", "metric", "examples", "max_length", "dense", "settings")  # keys of compare.json
@@ -189,16 +191,19 @@ def _notes(report: Report) -> list[str]:
         return ["No method could be measured."]
     seeds = max(mean["seeds"] for mean in done)
     over = f", means over {seeds} seeds (also of the intervals' ends)" if seeds > 1 else ""
+    count = count_of(done[0])
+    key, other = "padded", "Against inputs padded to the maximum"
+    if count != "executed":
+        key, other = "unpadded", "Executed, against unpadded inputs (real),"
     against = "; ".join(
-        f"{name} ({one['max_length']} tokens) {padded([m for m in done if m['of'] == name])}"
+        f"{name} ({one['max_length']} tokens) {medians([m for m in done if m['of'] == name], key)}"
         for name, one in report["tasks"].items()
         if "max_length" in one
     )
     return [
         "Each task's metric in points, on examples that training never saw, and in parentheses the "
         f"difference to dense [with its 95 % interval]{over}.",
-        "Budgets are of real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
-        f"they are about: {against}.",
+        f"Budgets are of {MEANINGS[count]}. {other} they are about: {against}.",
         *([NONE_CHOSEN] if any("@" in mean["name"] for mean in done) else []),
     ]
 

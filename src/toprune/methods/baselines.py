@@ -53,6 +53,7 @@ class Truncate(Method):
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)
     STAGES: ClassVar[tuple[Stage, ...]] = ("hard",)
     TIMED: ClassVar[bool] = False
+    COUNTS: ClassVar[bool] = False
 
     def cut(self, job: Job, examples: Examples) -> int:
         if job.task.reads_all or len(job.features) != len(examples):

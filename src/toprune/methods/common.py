@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from toprune.io.progress import bar
 from toprune.models.device import device_of
-from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Cost, expected_share
 from toprune.plan.plan import Plan, Restore, Step
@@ -99,8 +98,7 @@ class Predictors(Coefficient):
         self, start: float, largest: float, span: float, job: Job, networks: nn.ModuleDict
     ):
         """`span`: how far the weights may have to move (see `learner.Selector`)."""
-        sizes = sizes_of(job.model)
-        super().__init__(start, sizes, job.lengths, job.budget, job.restore, largest=largest)
+        super().__init__(start, job.cost, job.lengths, job.budget, job.restore, largest=largest)
         self.SPAN, self.layers = span, sorted(map(int, networks))
         self._networks = (networks,)  # in a tuple: they are part of the model already
         self.shares: Tensor
@@ -140,7 +138,8 @@ def plan_to_budget(
         Step(layer, Fraction(1), value) for layer, value in zip(layers, thresholds, strict=True)
     )
     plan = replace(job.blank(), steps=steps, predictor=inner)
-    return meet(job.model, plan, job.sample_batches(CALIBRATION_TEXTS), job.budget)
+    batches = job.sample_batches(CALIBRATION_TEXTS)
+    return meet(job.model, plan, batches, job.cost, job.budget)
 
 
 def fit_predictors(

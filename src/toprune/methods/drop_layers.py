@@ -39,6 +39,7 @@ class DropLayers(Method):
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which does not use it
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft",)
     TIMED: ClassVar[bool] = False
+    COUNTS: ClassVar[bool] = False
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         teacher, dense = teacher_of(job), sizes_of(job.model)

@@ -36,6 +36,7 @@ class Joint(Method):
     SCORES: ClassVar[tuple[Score, ...]] = Top.SCORES
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
     TIMED: ClassVar[bool] = False
+    COUNTS: ClassVar[bool] = False
 
     def default_score(self, recipe: Recipe) -> Score:
         return Top().default_score(recipe)

@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from toprune.methods.common import RECENT, Coefficient
-from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
-from toprune.plan.cost import Sizes
+from toprune.plan.cost import Cost
 from toprune.plan.plan import Plan, Restore, Score, Step
 from toprune.pruning.policies import UNPROTECTED, Drop, Policy, Protection
 from toprune.pruning.tokens import Tokens
@@ -69,13 +68,14 @@ class Ltp(Method):
         batches = job.sample_batches(CALIBRATION_TEXTS)
 
         def begin() -> "SoftThreshold":
-            selector = Thresholds(self, sizes_of(job.model), job.lengths, job.budget, job.restore)
+            selector = Thresholds(self, job.cost, job.lengths, job.budget, job.restore)
             if self.start == "calibrated":
                 selector.start_at(*on_the_way(job.model, calibrated(job, moves=0), batches))
             return SoftThreshold(selector, Protection.of(job))
 
         def end(policy: "SoftThreshold") -> tuple[Plan, float]:
-            plan = meet(job.model, policy.selector.plan(job.blank()), batches, job.budget)
+            learned = policy.selector.plan(job.blank())
+            plan = meet(job.model, learned, batches, job.cost, job.budget)
             return plan, 1 / (1 - float(policy.selector.sparsity()))
 
         if job.soft_epochs == 0:
@@ -92,17 +92,17 @@ class Thresholds(Coefficient):
     def __init__(
         self,
         settings: Ltp,
-        sizes: Sizes,
+        cost: Cost,
         lengths: Lengths,
         budget: Budget,
         restore: Restore = "none",
     ):
-        super().__init__(LAMBDA, sizes, lengths, budget, restore, largest=LARGEST)
+        super().__init__(LAMBDA, cost, lengths, budget, restore, largest=LARGEST)
         self.settings = settings
-        layers = torch.arange(settings.first, sizes.layers - 1)
+        layers = torch.arange(settings.first, cost.layers - 1)
         self.final = 1 / lengths.mean if settings.final is None else settings.final
         self.base: Tensor
-        self.register_buffer("base", self.final * layers / sizes.layers)  # (P,)
+        self.register_buffer("base", self.final * layers / cost.layers)  # (P,)
         self.delta = nn.Parameter(torch.zeros(len(layers)))
         self.shares: Tensor
         self.register_buffer("shares", torch.ones(len(layers)))  # alive, moving average

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 from toprune.errors import UserError
 
 Precision = Literal["fp32", "int8"]
+Count = Literal["executed", "paper", "authors"]  # how FLOPs are counted, see `plan/counts.py`
 
 MEDIAN, HIGH = 0.5, 0.95  # quantiles of the lengths that a budget in milliseconds may be for
 _BUDGET = re.compile(r"(?:(p95|p50)\s*:\s*)?(-?[0-9]+(?:\.[0-9]+)?)\s*(x|%|ms|s)", re.IGNORECASE)
@@ -24,6 +25,9 @@ class Budget:
     (`against`): how many times less time the pruned model takes. Time grows with the length, so the
     median time over the texts is the time at their median length: the budget is for that length.
 
+    A budget in the words of a paper compares with padded inputs; when the lengths are known, it
+    becomes a reduction against the same inputs without padding (`unpadded`).
+
     Args:
         asked: the request as the user wrote it: `4x` is a FLOPs reduction on inputs without
             padding; `65%` is the share of FLOPs to remove, which papers call "FLOPs sparsity";
@@ -32,12 +36,17 @@ class Budget:
             time before `against`. With a number of its own, `asked` is only a name for messages.
         threads: of the model, for a budget in milliseconds.
         precision: of the model's file, for a budget in milliseconds.
+        count: how FLOPs are counted: as they are executed, without padding; by equation 4 of the
+            ToP paper or as its authors' code does, both against inputs padded to the maximum.
+        padding: what the padding alone costs, as a factor; above one after `unpadded`.
     """
 
     asked: str
     reduction: float = math.nan
     threads: int = 1
     precision: Precision = "fp32"
+    count: Count = "executed"
+    padding: float = 1.0
     milliseconds: float | None = field(default=None, init=False)
     quantile: float = field(default=MEDIAN, init=False)
 
@@ -45,6 +54,8 @@ class Budget:
         match = _BUDGET.fullmatch(str(self.asked).strip())
         at, number, unit = match.groups() if match else (None, "nan", "x")
         value, unit = float(number), unit.lower()
+        if self.count not in get_args(Count):
+            raise UserError(f"count {self.count!r} must be one of {', '.join(get_args(Count))}")
         if unit in ("ms", "s"):
             object.__setattr__(self, "milliseconds", value * (1000 if unit == "s" else 1))
             object.__setattr__(self, "quantile", HIGH if (at or "").lower() == "p95" else MEDIAN)
@@ -68,6 +79,8 @@ class Budget:
         assert self.milliseconds is not None
         if not (math.isfinite(self.milliseconds) and self.milliseconds > 0):
             raise UserError(f"budget {self.asked!r} is not valid; a time like 12ms is above zero")
+        if self.count != "executed":
+            raise UserError(f"budget {self.asked}: a count is for a budget in FLOPs, like 8.1x")
         if self.threads < 1:
             raise UserError(f"threads must be 1 or more, not {self.threads}")
         if self.precision not in get_args(Precision):
@@ -97,10 +110,23 @@ class Budget:
             )
         return replace(self, reduction=dense / self.milliseconds)
 
+    def unpadded(self, padding: float) -> "Budget":
+        """Return this budget against padded inputs as a reduction of the same inputs without.
+
+        Args:
+            padding: what all inputs cost padded over what they cost without padding.
+        """
+        if self.reduction <= padding:
+            raise UserError(
+                f"budget {self.asked}, counted by the {self.count}: {padding:.2f}x of it is the "
+                "padding alone, which no model has to compute; ask for more than that"
+            )
+        return replace(self, reduction=self.reduction / padding, padding=padding)
+
     def limit(self, most: float) -> str:
         """Describe the largest possible reduction in the unit of the budget."""
         if self.milliseconds is None:
-            return f"{math.floor(most * 100) / 100:.2f}x at most"
+            return f"{math.floor(most * self.padding * 100) / 100:.2f}x at most"
         least = self.milliseconds * self.reduction / most
         return f"{math.ceil(least * 100) / 100:.2f} ms at least"
 

@@ -124,11 +124,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Dense cost over pruned cost, counted in three ways; never print one without its name."""
+    """Dense cost over pruned cost, counted in several ways; never print one without its name."""
 
     unpadded: float  # the real one: the same inputs, without padding
-    padded: float  # the one that papers print: dense inputs padded to the maximum length
+    padded: float  # dense inputs padded to the maximum length
     paper: float  # unpadded, but counted by ToP eq. 4
+    paper_padded: float  # by ToP eq. 4, dense inputs padded: the definition in the paper
+    authors_padded: float  # the same as ToP's code counts it: what the paper prints
 
 
 class LayerMacs(NamedTuple):
@@ -228,13 +230,37 @@ def executed_macs(sizes: Sizes, plan: Plan, n: int, held: int = 0) -> int:
     return example_cost(sizes, entering, plan.restore) + step_cost(sizes, plan, entering)
 
 
-def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
-    """Count as ToP eq. 4: with softmax, an FFN for all tokens that enter, a whole last layer."""
+def equation_4(
+    sizes: Sizes, tokens: Sequence[Number], squares: Sequence[Number], fed: Sequence[Number]
+) -> Number:
+    """Count as ToP eq. 4 does: with softmax, and a whole last layer.
+
+    Args:
+        sizes: of the model.
+        tokens, squares: (L,) as in `total_macs`.
+        fed: (L,) the sum of the tokens in each FFN.
+    """
     return sum(
-        (2 * layer.width * (layer.query_width + layer.key_width) + layer.feed_forward) * t
-        + (2 * layer.query_width + layer.heads) * t * t
-        for layer, t in zip(sizes.by_layer, entering, strict=True)
+        2 * layer.width * (layer.query_width + layer.key_width) * t
+        + (2 * layer.query_width + layer.heads) * t2
+        + layer.feed_forward * u
+        for layer, t, t2, u in zip(sizes.by_layer, tokens, squares, fed, strict=True)
     )
+
+
+def paper_macs(sizes: Sizes, entering: Sequence[int]) -> int:
+    """Count one example by ToP eq. 4: all tokens that enter a layer pass through its FFN."""
+    return equation_4(sizes, entering, [t * t for t in entering], entering)
+
+
+def authors_macs(sizes: Sizes, entering: Sequence[int]) -> int:
+    """Count one example as ToP's code: tokens that leave after a layer do not reach its FFN."""
+    return equation_4(sizes, entering, [t * t for t in entering], after_attention(entering))
+
+
+def after_attention(tokens: Sequence[Number]) -> list[Number]:
+    """The tokens in each FFN, where they leave before it; the last layer keeps all of its own."""
+    return [*tokens[1:], tokens[-1]]
 
 
 def reduction(
@@ -265,12 +291,19 @@ def reduction(
         )
     executed = plan_cost(sizes, plan, read)
     dense = dense_cost(stock, lengths, plan.restore)
-    paper = sum(count * paper_macs(sizes, plan.lengths(n, held)) for n, held, count in read.rows)
+    rows = [(plan.lengths(n, held), count) for n, held, count in read.rows]
+    paper, authors = (
+        sum(count * macs(sizes, entering) for entering, count in rows)
+        for macs in (paper_macs, authors_macs)
+    )
     paper_dense = sum(count * paper_macs(stock, [n] * stock.layers) for n, count in lengths.counts)
+    paper_padded = lengths.total * paper_macs(stock, [longest] * stock.layers)
     return Reduction(
         unpadded=dense / executed,
         padded=lengths.total * dense_macs(stock, longest, plan.restore) / executed,
         paper=paper_dense / paper,
+        paper_padded=paper_padded / paper,
+        authors_padded=paper_padded / authors,
     )
 
 
@@ -285,20 +318,41 @@ def measured_reduction(
         entering: (N, L) the tokens of each example that entered each layer.
         max_length: length to which inputs would be padded.
     """
-    n, count, restore = entering[:, 0], len(entering), plan.restore
-
-    def macs(tokens: NDArray[np.int64]) -> int:
-        sums, squares = tokens.sum(0).tolist(), (tokens**2).sum(0).tolist()
-        return total_macs(sizes, sums, squares, examples=count, restore=restore)
-
-    dense = macs(np.repeat(n[:, None], sizes.layers, 1))
-    paper = sum(paper_macs(sizes, [int(m)] * sizes.layers) for m in n)
-    executed = macs(entering) + step_cost(sizes, plan, entering.sum(0).tolist())
-    return Reduction(
-        unpadded=dense / executed,
-        padded=count * dense_macs(sizes, max_length, restore) / executed,
-        paper=paper / sum(paper_macs(sizes, row) for row in entering.tolist()),
+    count, restore = len(entering), plan.restore
+    executed = _measured_cost(sizes, plan, entering)
+    paper, authors = (
+        sum(macs(sizes, row) for row in entering.tolist()) for macs in (paper_macs, authors_macs)
     )
+    paper_padded = count * paper_macs(sizes, [max_length] * sizes.layers)
+    return Reduction(
+        unpadded=measured_ratio(sizes, plan, entering),
+        padded=count * dense_macs(sizes, max_length, restore) / executed,
+        paper=sum(paper_macs(sizes, [n] * sizes.layers) for n in entering[:, 0].tolist()) / paper,
+        paper_padded=paper_padded / paper,
+        authors_padded=paper_padded / authors,
+    )
+
+
+def measured_ratio(cost: Cost, plan: Plan, entering: NDArray[np.int64]) -> float:
+    """Divide the dense cost of all examples by their pruned cost, both without padding.
+
+    Args:
+        cost: what is divided.
+        plan: of the model.
+        entering: (N, L) the tokens of each example that entered each layer.
+    """
+    whole = np.repeat(entering[:, :1], cost.layers, 1)
+    return _layers_cost(cost, whole, plan.restore) / _measured_cost(cost, plan, entering)
+
+
+def _measured_cost(cost: Cost, plan: Plan, entering: NDArray[np.int64]) -> Number:
+    layers = _layers_cost(cost, entering, plan.restore)
+    return layers + step_cost(cost, plan, entering.sum(0).tolist())
+
+
+def _layers_cost(cost: Cost, entering: NDArray[np.int64], restore: Restore) -> Number:
+    sums, squares = entering.sum(0).tolist(), (entering**2).sum(0).tolist()
+    return cost.total(sums, squares, examples=len(entering), restore=restore)
 
 
 def expected_share(

@@ -249,8 +249,14 @@ def parse_budgets(asked: "str | Budget | Sequence[str | Budget]") -> tuple[Budge
 
 
 def _check_times(budgets: Sequence[Budget]) -> None:
-    """Refuse milliseconds: they hold for one machine, and a dial is turned on any machine."""
+    """Refuse milliseconds: they hold for one machine, and a dial is turned on any machine. It is
+    turned by executed FLOPs."""
     for budget in budgets:
+        if budget.count != "executed":
+            raise UserError(
+                f"budget {budget.asked}: a dial counts executed FLOPs; give one budget with "
+                f"--count {budget.count}, or leave it out"
+            )
         if budget.milliseconds is not None:
             raise UserError(
                 f"budget {budget.asked}: a dial has no milliseconds; give reductions like 2x,3x,5x"

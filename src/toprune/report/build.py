@@ -125,7 +125,8 @@ def prune_report(
     | key | content |
     |---|---|
     | task, task_settings, examples, max_length | the task, how many held-out texts, where cut |
-    | budget | `asked`; `expected` by the masks; `executed` unpadded, padded, and by the paper |
+    | budget | `asked`, and how it was counted; `expected` by the masks; `executed`, counted in
+      every way of a `Reduction` |
     | dense, pruned, difference | metrics with intervals, where there are labels |
     | agreement | how often both models give the same answer (`Task.agreement`) |
     | time | of a budget in milliseconds: asked, dense, predicted, measured, the curve |
@@ -146,6 +147,7 @@ def prune_report(
         "max_length": execution.cut or execution.max_length,
         "budget": {
             "asked": asked,
+            "count": settings.get("count", "executed"),
             "expected": expected,
             "executed": vars(execution.reduction()),
         },

@@ -1,7 +1,6 @@
 """Reports as tables for people. Layers count from one, metrics are in points (times 100)."""
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprune.plan.budget import Budget
+from toprune.report.counts import about_budgets, count_of, named_reductions, reduction_of
 from toprune.report.fallback import fallback_line
 from toprune.report.times import ratios_table, time_rows, timed_here
 from toprune.tasks import TASKS
@@ -52,7 +52,9 @@ def evaluated(report: dict[str, Any]) -> Group:
         fallen, share = report["fallback"]["fallen"], report["fallback"]["share"]
         parts.append(Text(f"The dense model answered {fallen} texts, {in_points(share)} %."))
     if "executed" in report:
-        costs = ratios_table("fewer FLOPs", _executed(report["executed"], report["max_length"]))
+        costs = ratios_table(
+            "fewer FLOPs", named_reductions(report["executed"], report["max_length"])
+        )
         parts += [costs, _kept(report)]
     return Group(*parts)
 
@@ -172,7 +174,7 @@ def reached(mean: dict[str, Any] | None) -> str:
         return "-"  # not requested
     if "pruned" not in mean:
         return "none, see below"
-    value, executed = f"{100 * mean['pruned']['value']:.1f}", mean["executed"]["unpadded"]
+    value, executed = f"{100 * mean['pruned']['value']:.1f}", reduction_of(mean)
     reduction = Budget.parse(mean["budget"]).reduction  # NaN for a time
     is_met = not abs(executed / reduction - 1) > MISSED
     at = "" if is_met else f" at {executed:.2f}x"
@@ -190,17 +192,8 @@ def _about_compared(report: dict[str, Any]) -> list[str]:
         f"{report['metric']} in points on {report['examples']} examples that training never saw; "
         f"in parentheses the difference to dense [with its 95 % interval]{over}. "
         f"Dense: {in_points(report['dense'])}.",
-        "Budgets count real FLOPs, against unpadded inputs. Against inputs padded to the maximum "
-        f"({report['max_length']}) they are about {padded(done)}.",
+        about_budgets(done, report["max_length"]),
     ]
-
-
-def padded(means: Sequence[dict[str, Any]]) -> str:
-    """The budgets against padded inputs: the median over the methods."""
-    reductions: dict[str, list[float]] = {}
-    for mean in means:
-        reductions.setdefault(mean["budget"], []).append(mean["executed"]["padded"])
-    return ", ".join(f"{median(x):.2f}x for {name}" for name, x in reductions.items())
 
 
 def refusals(report: dict[str, Any]) -> list[str]:
@@ -353,10 +346,13 @@ def _agreement(report: dict[str, Any]) -> Text:
 def _budget(report: dict[str, Any]) -> Table:
     budget = report["budget"]
     expected = "not learned" if budget["expected"] is None else f"{budget['expected']:.2f}x"
-    rows = {"requested": budget["asked"]}
+    count = count_of(budget)
+    rows = {"requested": budget["asked"] + ("" if count == "executed" else f" (--count {count})")}
     if "time" not in report:  # there the masks expect a time
         rows["expected by the learned masks"] = expected
-    return ratios_table("fewer FLOPs", rows | _executed(budget["executed"], report["max_length"]))
+    return ratios_table(
+        "fewer FLOPs", rows | named_reductions(budget["executed"], report["max_length"])
+    )
 
 
 def _dial(rows: list[dict[str, Any]]) -> Table:
@@ -371,16 +367,6 @@ def _dial(rows: list[dict[str, Any]]) -> Table:
         gaps = (in_points(row["difference"][name], sign="+") for name in names)
         table.add_row(row["asked"], f"{executed:.2f}x", f"{agreement:.1f}", *gaps)
     return table
-
-
-def _executed(executed: dict[str, float], max_length: int) -> dict[str, str]:
-    """Both reductions, each with its name."""
-    return {
-        "executed, against unpadded inputs (real)": f"{executed['unpadded']:.2f}x",
-        f"executed, against inputs padded to the maximum ({max_length})": (
-            f"{executed['padded']:.2f}x"
-        ),
-    }
 
 
 def _kept(report: dict[str, Any]) -> Text:

@@ -16,6 +16,7 @@ from toprune.models.families import family_of, sizes_of
 from toprune.models.heads import restore_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Cost, Sizes, dense_cost, plan_cost
+from toprune.plan.counts import counted
 from toprune.plan.curve import Curve
 from toprune.plan.dial import Dial
 from toprune.plan.plan import Plan, Restore, Score, probe_of
@@ -37,6 +38,7 @@ class Method(Protocol):
     SCORES: ClassVar[tuple[Score, ...]]  # scores that it can rank tokens by; the first is default
     STAGES: ClassVar[tuple[Stage, ...]]  # stages that train; a single one gets the epochs of both
     TIMED: ClassVar[bool] = True  # takes a budget in milliseconds, too
+    COUNTS: ClassVar[bool] = True  # takes a budget that counts FLOPs as a paper does, too
     DIALS: ClassVar[bool] = False  # can it learn several budgets at once (`Job.budgets`)?
 
     @property
@@ -59,6 +61,22 @@ class Method(Protocol):
                 f"not {requested}"
             )
         return requested
+
+    def check_budgets(self, budgets: Sequence[Budget]) -> None:
+        """Refuse budgets that the method cannot learn."""
+        budget = budgets[0]
+        if len(budgets) > 1 and not self.DIALS:
+            raise UserError(
+                f"the method {self.NAME} learns one budget at a time; give one, or use --method top"
+            )
+        if budget.milliseconds is not None and not self.TIMED:
+            raise UserError(
+                f"--method {self.NAME} takes a budget in FLOPs like 3x, not {budget.asked}"
+            )
+        if budget.count != "executed" and not self.COUNTS:
+            raise UserError(
+                f"--method {self.NAME} meets budgets of executed FLOPs; leave --count out"
+            )
 
     def cut(self, job: "Job", examples: Examples) -> int | None:
         """The number of tokens after which the student's texts end; None: they stay whole."""
@@ -127,7 +145,7 @@ class Job:
     @property
     def cost(self) -> Cost:
         """What the budget limits: the model's MACs, or its milliseconds here."""
-        return self.curve or sizes_of(self.model)
+        return self.curve or counted(sizes_of(self.model), self.budget.count)
 
     @property
     def budget_lengths(self) -> Lengths:
@@ -218,7 +236,10 @@ def dense_plan(model: Any, restore: Restore = "none") -> Plan:
     )
 
 
-def _timing(budget: Budget) -> dict[str, Any]:
+def _counting(budget: Budget) -> dict[str, Any]:
+    """What a budget counts, beside its text; nothing for executed FLOPs."""
+    if budget.count != "executed":
+        return {"count": budget.count}
     if budget.milliseconds is None:
         return {}
     return {"threads": budget.threads, "precision": budget.precision}
@@ -232,7 +253,7 @@ def settings_of(job: Job) -> dict[str, Any]:
                 "task": job.task.NAME,
                 "task_settings": task_settings(job.task),
                 "budget": job.asked,
-                **_timing(job.budget),
+                **_counting(job.budget),
                 "method": job.method.NAME,
                 "method_settings": recorded(job.method),
                 "score": job.score,

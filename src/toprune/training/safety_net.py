@@ -134,8 +134,8 @@ def check_request(task: Task, budgets: Sequence[Budget], cut: int | None = None)
     """Refuse a fallback that cannot be."""
     if task.NO_MARGIN is not None:
         raise UserError(f"--fallback: {task.NO_MARGIN}")
-    if len(budgets) > 1 or budgets[0].milliseconds is not None:
-        raise UserError("--fallback needs one budget in FLOPs, like 3x or 67%")
+    if len(budgets) > 1 or budgets[0].milliseconds is not None or budgets[0].count != "executed":
+        raise UserError("--fallback needs one budget in executed FLOPs, like 3x or 67%")
     if cut is not None:
         raise UserError(
             "--fallback needs models that read the same tokens, but this method cuts texts; "

@@ -260,7 +260,8 @@ def _hard_stage(outcome: Outcome, dense: Any, *, resume: bool) -> Outcome:
     )
     plan = outcome.plan
     if plan.adaptive:  # the weights have changed, and the scores with them
-        plan = meet(job.model, plan, job.sample_batches(CALIBRATION_TEXTS), job.budget)
+        batches = job.sample_batches(CALIBRATION_TEXTS)
+        plan = meet(job.model, plan, batches, job.cost, job.budget)
     return replace(outcome, plan=plan, log=outcome.log + log)
 
 

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from toprune.errors import OutOfReach
 from toprune.io.progress import bar
-from toprune.models.families import sizes_of
 from toprune.models.heads import run_encoder
 from toprune.plan.budget import Budget
-from toprune.plan.cost import measured_reduction
+from toprune.plan.cost import Cost, measured_ratio
 from toprune.plan.plan import Plan, Step
 from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Drop, Follow
@@ -42,16 +41,16 @@ def scaled(plan: Plan, factor: float) -> Plan:
     )
 
 
-def meet(model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], budget: Budget) -> Plan:
-    """Move all thresholds together until the plan executes the budget on these batches."""
-    sizes = sizes_of(model)
+def meet(
+    model: Any, plan: Plan, batches: Sequence[dict[str, Tensor]], cost: Cost, budget: Budget
+) -> Plan:
+    """Move all thresholds together until the plan meets the budget of a cost on these batches."""
     numbered = [(None, batch) for batch in batches]
-    longest = max(batch["attention_mask"].shape[1] for batch in batches)
 
     def reached(factor: float) -> float:
         counts = entering(model, scaled(plan, factor), numbered)
         advance()
-        return measured_reduction(sizes, plan, counts, max_length=longest).unpadded
+        return measured_ratio(cost, plan, counts)
 
     low, high = -np.log(LARGEST), np.log(LARGEST)  # logs of the factor
     with bar("measuring thresholds", HALVINGS + 1) as advance:

@@ -62,6 +62,7 @@ class Cofi(Method):
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which does not use it
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
     TIMED: ClassVar[bool] = False
+    COUNTS: ClassVar[bool] = False
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Learn masks and weights together, then train the smaller model; without epochs for masks,

@@ -4,6 +4,8 @@ from typing import Any
 
 from toprune.errors import UserError
 from toprune.plan.budget import Budget
+from toprune.plan.counts import MEANINGS
+from toprune.report.counts import count_of
 from toprune.report.html.charts import Group, Mark, bars
 from toprune.report.html.parts import (
     block,
@@ -28,11 +30,17 @@ def budget(report: dict[str, Any]) -> str:
     padded = f"padded to {length} tokens" if length else "padded"
     counts = [
         ("unpadded", "unpadded", "against the same inputs without padding: the real one"),
-        (padded, "padded", "against dense inputs that are all padded, as papers print it"),
+        (padded, "padded", "against dense inputs that are all padded"),
         ("by the paper", "paper", "without padding, counted by ToP's formula (its eq. 4)"),
+        ("by the paper, padded", "paper_padded", f"by that formula, dense inputs {padded}"),
+        (
+            "by the authors, padded",
+            "authors_padded",
+            f"as ToP's code counts, dense inputs {padded}",
+        ),
     ]
     timed = report.get("time")
-    meaning = "time of one text" if timed else "reduction of the real FLOPs"
+    meaning = "time of one text" if timed else MEANINGS[count_of(report["budget"])]
     rows = [("requested", user_text(asked), meaning)]
     groups: list[Group] = []
     if (requested := _reduction(asked)) is not None:
