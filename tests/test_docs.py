@@ -37,6 +37,7 @@ NOT_RUN = {
     "docs/add-a-method.md": 2,
     "docs/add-a-task.md": 2,
     "docs/how-to/bulk.md": 3,
+    "docs/how-to/dial.md": 1,
     "docs/how-to/gate.md": 1,
     "docs/how-to/gpu.md": 4,
     "docs/how-to/milliseconds.md": 3,

@@ -245,7 +245,7 @@ def prune(
             calibration = None if requested is None else request.calibrate()
             if auto_weight:
                 job = replace(job, method=job.method.search(job, resume=resume))
-            outcome = meet_time(run(job, resume=resume), job.work / "time.json")
+            outcome = meet_time(run(job, resume=resume), job.work / "times.json")
             net = None
             if requested is not None and calibration is not None:
                 cost = 1 / _execution(request, outcome, tests).reduction().unpadded

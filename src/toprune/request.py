@@ -30,7 +30,7 @@ from toprune.models.heads import auto_class
 from toprune.models.load import Source, check_images, config_of, load_model, load_tokenizer
 from toprune.plan.budget import Budget
 from toprune.plan.counts import against_unpadded
-from toprune.plan.dial import parse_budgets
+from toprune.plan.dial import parse_budgets, tightness
 from toprune.plan.plan import Score
 from toprune.tasks import TASKS, Task, make_task
 from toprune.tasks.classify import class_names
@@ -163,7 +163,7 @@ def resolve_prune(
     share_of(training.batch_size)  # refuses a batch that the processes cannot share
     budgets = parse_budgets(budget)
     method.check_budgets(budgets)
-    budget = max(budgets, key=lambda budget: budget.reduction)
+    budget = max(budgets, key=tightness)
     config = config_of(model)
     auto_class(resolved, config)  # refuses a task that the model cannot do
     data = data_of(data, config)

@@ -23,7 +23,8 @@ from rich.console import Console
 from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.compare import bench as module
-from toprune.compare.bench import TIMED, bench, verdict
+from toprune.compare.bench import TIMED, bench
+from toprune.compare.verdict import verdict
 from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.models.families import sizes_of

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,8 @@ from toprune.export import milliseconds, profile
 from toprune.export.export import export
 from toprune.export.profile import Bench, counts_to, measure_curve
 from toprune.models.families import sizes_of
+from toprune.plan.budget import Lengths
+from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Score, held_tokens
 from toprune.report.terminal import pruned as pruned_table
 from toprune.tasks import make_task
@@ -128,6 +131,35 @@ def test_what_the_curve_cannot_foresee_is_corrected_once(use: Use) -> None:
     assert time["before_correction"] == pytest.approx(6.25, rel=0.04)
     assert time["measured"]["p50"]["value"] == pytest.approx(5, rel=0.04)
     assert time["predicted"] == pytest.approx(5 / 1.25, rel=0.04)
+
+
+def test_every_time_of_a_dial_is_met(use: Use, tmp_path: Path) -> None:
+    """Files that drop tokens take a quarter longer than their parts, so that all are corrected."""
+    use(Machine(true_curve(LAYERS), drag=1.25))
+    out, token = tmp_path / "dial", 0.3
+    bundle = pruned("6ms,5ms", out=out)
+    time, dial = bundle.report["time"], bundle.dial
+    assert dial is not None
+    assert dial.asked == ["6ms", "5ms"]
+    assert dial.default_budget.asked == "6ms"
+    for asked, one in time["dial"].items():
+        assert one["milliseconds"] == float(asked.removesuffix("ms"))
+        assert one["before_correction"] > one["milliseconds"] + token
+        assert one["measured"]["p50"]["value"] == pytest.approx(one["milliseconds"], abs=token)
+    assert time["measured"] == time["dial"]["6ms"]["measured"]
+    lengths, sizes = Lengths.from_json(bundle.report["lengths"]), sizes_of(bundle.model)
+    for stop, row in zip(dial.stops, bundle.report["dial"], strict=True):
+        plan = dial.plan(stop.budget.asked)
+        assert stop.budget.reduction == pytest.approx(reduction(sizes, plan, lengths).unpadded)
+        assert row["asked"] == stop.budget.asked
+        assert row["executed"]["unpadded"] == pytest.approx(stop.budget.reduction)
+    assert toprune.Bundle.load(out).dial == replace(dial, default=dial.plan("6ms"))
+    table = StringIO()
+    Console(file=table, width=120).print(pruned_table(bundle.report))
+    assert "measured at 5ms, p50" in table.getvalue()
+    exported = export(out)["time"]
+    assert list(exported["dial"]) == ["6ms", "5ms"]
+    assert exported["dial"]["5ms"]["measured"]["p50"]["value"] > 0  # by the real clock
 
 
 def test_masks_learn_under_a_time(use: Use) -> None:

@@ -69,8 +69,22 @@ def test_a_plan_between_lies_between() -> None:
     assert low.steps[0].keep > middle.steps[0].keep > high.steps[0].keep
 
 
-def test_times_are_refused() -> None:
-    with pytest.raises(UserError, match="a dial has no milliseconds"):
+def test_times_name_the_plans_that_were_trained_for_them() -> None:
+    """Between them there are reductions: a time holds for one machine, and FLOPs for all."""
+    times = ("9ms", "6ms", "p95:4ms")
+    stops = tuple(
+        replace(stop, budget=Budget(time, stop.budget.reduction))
+        for time, stop in zip(times, DIAL.stops, strict=True)
+    )
+    dial = Dial.from_json(replace(DIAL, stops=stops).to_json(), DIAL.default)
+    assert dial.asked == ["9ms", "6ms", "p95:4ms"]
+    assert dial.plan("6 ms") == DIAL.plan("3x")
+    assert dial.plan("p95:4.0ms") == DIAL.plan("5x")
+    assert dial.plan("2.5x") == DIAL.plan("2.5x")
+    for wanted in ("7ms", "4ms", "p95:6ms"):
+        with pytest.raises(UserError, match=r"was not trained.* from 2\.00x to 5\.00x"):
+            dial.plan(wanted)
+    with pytest.raises(UserError, match="12ms was not trained"):
         DIAL.plan("12ms")
 
 
@@ -98,6 +112,7 @@ def test_it_reads_what_it_writes() -> None:
 def test_budgets_are_parsed_in_the_order_of_the_request() -> None:
     assert [b.asked for b in parse_budgets("3x, 50%,5x")] == ["3x", "50%", "5x"]
     assert parse_budgets(["3x", Budget("2x")]) == parse_budgets("3x,2x")
+    assert [b.asked for b in parse_budgets("8ms,12ms")] == ["8ms", "12ms"]
     assert parse_budgets("4x") == parse_budgets(Budget.parse("4x")) == (Budget.parse("4x"),)
 
 
@@ -108,8 +123,10 @@ def test_budgets_are_parsed_in_the_order_of_the_request() -> None:
         ("3x,3x", "are the same"),
         ("2x,,3x", "budget '' is not valid"),
         ("2x,0.5x", "budget '0.5x' is not valid"),
-        ("8ms,12ms", "8ms: a dial has no milliseconds"),
-        ("2x,12ms", "12ms: a dial has no milliseconds"),
+        ("8ms,0.008s", "8ms and 0.008s are the same"),
+        ("2x,12ms", "2x and 12ms cannot be of one dial; give reductions"),
+        ("8ms,p95:12ms", "8ms and p95:12ms cannot be of one dial: all its times"),
+        ([Budget("8ms"), Budget("12ms", threads=2)], "cannot be of one dial: all its times"),
         ([], "0 budgets; give one"),
         (",".join(f"{i}x" for i in range(2, 40)), "38 budgets; give one"),
     ],
@@ -140,7 +157,7 @@ BAD: dict[str, Any] = {
     "keep must hold numbers": lambda d: _stop(d, keep=[0.5] * 5),
     "4 shares, the plan has 5": lambda d: _stop(d, keep=[500] * 4),
     "must not grow": lambda d: _stop(d, keep=[100, 200, 300, 400, 500]),
-    "is not valid": lambda d: _stop(d, reduction=0.5),
+    "a reduction must be above one": lambda d: _stop(d, reduction=0.5),
     "reduction must be float or int": lambda d: _stop(d, reduction="3"),
     "a budget must be a JSON object": lambda d: d["budgets"].append(3),
     "sizes are those of another model": lambda d: _sizes(d, width=768),

@@ -150,7 +150,7 @@ def test_bad_budgets_are_refused(bundle: Path, tmp_path: Path) -> None:
     for budget, message in {
         "9x": "outside the range that was trained, 1.4x to 3x",
         "fast": "is not valid",
-        "12ms": "a dial has no milliseconds",
+        "12ms": "12ms was not trained",
     }.items():
         with pytest.raises(UserError, match=message):
             runner(TEXTS, budget=budget)
@@ -191,5 +191,9 @@ def test_commands_take_a_budget(bundle: Path) -> None:
     expected = reduction(dial.sizes, plan, Lengths.of([32])).unpadded
     assert timed["rows"][0]["flops"]["unpadded"] == pytest.approx(expected)
     assert timed["budget"] == "3x"
+    both = bench(bundle, lengths=[32], rounds=5, seconds=1, int8=False, budget="2.5x,3x")
+    assert [row["name"] for row in both["rows"]] == ["length 32 at 2.5x", "length 32 at 3x"]
+    assert both["rows"][1]["flops"] == timed["rows"][0]["flops"] != both["rows"][0]["flops"]
+    assert both["budget"] == "2.5x,3x"
     windows = [explain(bundle, TEXTS[:1], budget=b).texts[0].windows[0] for b in ("2x", "3x")]
     assert windows[0] != windows[1]

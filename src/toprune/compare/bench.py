@@ -5,8 +5,9 @@ of them run in one process and take turns (`timing.interleave`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toprune.compare.verdict import ALIKE, verdict
 from toprune.data.images import Images
 from toprune.errors import UserError
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Reduction, measured_reduction, reduction
+from toprune.plan.dial import parse_budgets
 from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
 from toprune.run.dial import keep_input
@@ -37,8 +40,6 @@ Feeds = dict[str, NDArray[Any]]  # (B, S) each: what one call of a graph gets
 LENGTHS = (128, 256, 512)
 TIMED = 16  # texts, from the shortest to the longest; a round runs all of them
 QUERY = 12  # tokens of the first text in a random pair, if the plan protects first texts
-WORTH = 1.1  # times faster; below that a second model is not worth it
-ALIKE = (("pruned fp32", "dense fp32"), ("pruned int8", "dense int8"))  # only the plan differs
 PADDED = "dense padded"  # fp32, padded to the maximum
 
 
@@ -50,6 +51,7 @@ class Work:
     lengths: Lengths
     batch: int
     feeds: list[Feeds]
+    keep: Feeds = field(default_factory=Feeds)  # turns the pruned graphs of a dial
 
     @classmethod
     def of(
@@ -99,7 +101,7 @@ def bench(
         seconds: limit for each row of the report.
         int8: also time the int8 files.
         batch: above one, also time calls with this many texts.
-        budget: of a bundle with a dial; None: its default.
+        budget: of a bundle with a dial, or several (`2x,5x`): each has its rows; None: the default.
         seed: of random tokens and of the order in rounds.
         device: "cpu", or "cuda" with onnxruntime-gpu, where int8 is not timed: it is for CPUs.
         say: gets a line for each row.
@@ -112,7 +114,7 @@ def bench(
     providers, int8 = providers_on(device), int8 and device == "cpu"
     folder = Path(bundle_dir)
     manifest, exported = _exported(folder, int8=int8)
-    bundle = _load(folder).at(budget)
+    bundle = _load(folder)
     reader = open_reader(folder, manifest)
     if lengths and manifest.images:
         raise UserError("all images have the same length; leave --lengths out")
@@ -131,19 +133,21 @@ def bench(
         works = _from_texts(make, reader, texts, batch)
     else:
         raise UserError("give texts or lengths, not both")
-    flops = [_reduction(bundle, work, manifest.max_length) for work in works]
+    turned = _turned(works, bundle, budget)
+    flops = [_reduction(at, work, manifest.max_length) for work, at in turned]
+    works = [work for work, _ in turned]
     with TemporaryDirectory(prefix="toprune-bench-") as temporary:
         say("writing the dense partner")
         paths = _write(bundle, Path(temporary), exported, int8=int8)
-        keep = {} if bundle.dial is None else keep_input(bundle.plan)
-        del bundle  # frees the torch model, to make room for four sessions
+        del bundle, turned  # frees the torch model, to make room for four sessions
         turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
         load = partial(OnnxRuntime, threads=threads, providers=providers)
-        times = _time(paths, works, keep, threads, load, manifest.max_length, turns, say)
+        times = _time(paths, works, threads, load, manifest.max_length, turns, say)
     rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
     report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": manifest.max_length}
     report |= {"seed": seed, "environment": environment()}
-    report |= {} if budget is None else {"budget": Budget.parse(budget).asked}
+    if budget is not None:
+        report["budget"] = ",".join(one.asked for one in parse_budgets(budget))
     report |= {} if device == "cpu" else {"device": device}
     fallback = Fallback.load(folder)
     report |= {} if fallback is None else {"fallback": fallback.share}
@@ -166,40 +170,6 @@ def compare(
 def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
     """Median times per text, in rounds of so many texts."""
     return {name: float(1000 * np.median(seconds) / texts) for name, seconds in times.items()}
-
-
-def verdict(report: dict[str, Any]) -> str:
-    """One sentence: is pruning worth it, by the ratios in which only the plan differs? Texts that
-    fall back take the time of both models."""
-    share = report.get("fallback", 0.0)
-    worth: list[str] = []
-    values: list[float] = []
-    others: list[str] = []
-    for row in report["rows"]:
-        alike = [
-            r | {key: 1 / (1 / r[key] + share) for key in ("value", "low")}
-            for r in row["ratios"]
-            if (r["who"], r["over"]) in ALIKE
-        ]
-        if all(r["low"] > WORTH for r in alike):
-            worth.append(row["name"])
-            values += [r["value"] for r in alike]
-        else:
-            least = min(alike, key=lambda r: r["low"])
-            others.append(f"{row['name']} ({least['value']:.2f}x, {least['who']})")
-    if not worth:
-        return f"Pruning is NOT worth it here: {_listed(others)}; use the dense model."
-    low, high = (f"{extreme(values):.1f}x" for extreme in (min, max))
-    gain = low if low == high else f"{low} to {high}"
-    threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
-    threads += f" and {report['device']}" if "device" in report else ""
-    sentence = f"Pruning is worth it for {_listed(worth)}: {gain} faster than dense, {threads}"
-    sentence += f", with {share:.1%} of the texts answered by dense, too" if share else ""
-    return f"{sentence}; it is NOT for {_listed(others)}." if others else f"{sentence}."
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _exported(folder: Path, *, int8: bool) -> tuple[Manifest, dict[str, Path]]:
@@ -321,24 +291,38 @@ def _from_texts(
     return works
 
 
+def _turned(
+    works: Sequence[Work], bundle: "Bundle", budget: str | Budget | None
+) -> list[tuple[Work, "Bundle"]]:
+    """The work at each budget, with the bundle at that budget."""
+    if bundle.dial is None or budget is None:
+        return [(work, bundle.at(budget)) for work in works]
+    found: list[tuple[Work, Bundle]] = []
+    budgets = parse_budgets(budget)
+    for work, one in product(works, budgets):
+        at = bundle.at(one)
+        assert at.plan is not None
+        name = f"{work.name} at {one.asked}" if len(budgets) > 1 else work.name
+        found.append((replace(work, name=name, keep=keep_input(at.plan)), at))
+    return found
+
+
 def _time(
     paths: Mapping[str, Path],
     works: Sequence[Work],
-    keep: Feeds,
     threads: int,
     load: Callable[[Path], OnnxRuntime],
     max_length: int,
     turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, Seconds]],
     say: Callable[[str], object],
 ) -> list[dict[str, Seconds]]:
-    """Time all work; `keep` turns the pruned graphs of a dial. The sessions end here, because
-    their files are deleted next."""
+    """Time all work. The sessions end here, because their files are deleted next."""
     times: list[dict[str, Seconds]] = []
     with pinned(threads):
         engines = {name: load(path) for name, path in paths.items()}
         for work in works:
             say(f"timing {work.name}")
-            turned = [feed | keep for feed in work.feeds]
+            turned = [feed | work.keep for feed in work.feeds]
             runs = {
                 name: partial(_run, engine, turned if name.startswith("pruned") else work.feeds)
                 for name, engine in engines.items()

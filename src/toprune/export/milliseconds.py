@@ -7,8 +7,8 @@ towards a target that makes up for the difference.
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,11 @@ from toprune.plan.curve import Curve, shape_of
 from toprune.plan.plan import Plan, Score
 from toprune.plan.schedule import largest_reduction, repair
 from toprune.report.environment import environment
+from toprune.run.dial import Keep, keep_input
 from toprune.run.engines import OnnxRuntime
 from toprune.run.manifest import GRAPHS
 from toprune.run.timing import interleave, middle, pinned, steady
+from toprune.training.dial import dial_of
 from toprune.training.job import Job, Outcome, dense_plan
 from toprune.training.stages import check_reach, once
 
@@ -93,7 +95,8 @@ def with_curve(
         n,
     )
     dense = dense_cost(curve, job.lengths.at(job.budget.quantile), job.restore)
-    job = replace(job, curve=curve, budget=job.budget.against(dense))
+    budgets = tuple(budget.against(dense) for budget in job.budgets)
+    job = replace(job, curve=curve, budget=job.budget.against(dense), budgets=budgets)
     check_reach(job)
     return job
 
@@ -105,26 +108,37 @@ def meet_time(
     clock: Clock = time.perf_counter,
     say: Say = _tell,
 ) -> Outcome:
-    """Time a plan and correct it once.
+    """Time the plan, of a dial every plan, and correct it once.
 
     Args:
-        outcome: with a plan that meets the budget on the curve of its job. Without a curve it is
+        outcome: with plans that meet their budgets on the curve of its job. Without a curve it is
             returned as it is.
         path: where the result is stored: one process does the work for all.
         clock: returns the time in seconds.
         say: gets a line about each part of the work.
     """
-    if outcome.job.curve is None:
+    job, dial = outcome.job, outcome.dial
+    if job.curve is None:
         return outcome
+    budgets = job.budgets or (job.budget,)  # the first is the default
 
     def compute() -> None:
-        plan, report = _corrected(outcome.job, outcome.plan, clock, say)
-        write_text(path, json.dumps({"plan": plan.to_json(), "time": report}))
+        found: list[dict[str, Any]] = []
+        for budget in budgets:
+            plan = outcome.plan if dial is None else dial.plan(budget)
+            plan, report = _corrected(replace(job, budget=budget), plan, clock, say)
+            found.append({"plan": plan.to_json(), "time": report})
+        write_text(path, json.dumps(found))
 
     once(path, compute)
-    data = json.loads(path.read_text(encoding="utf-8"))
-    plan = Plan.from_json(data["plan"])
-    return replace(outcome, plan=plan, extra=outcome.extra | {"time": data["time"]})
+    found = json.loads(path.read_text(encoding="utf-8"))
+    plans = [Plan.from_json(one["plan"]) for one in found]
+    times = {budget.asked: one["time"] for budget, one in zip(budgets, found, strict=True)}
+    time = times[budgets[0].asked] | {"curve": job.curve.to_json()}
+    if dial is not None:
+        dial = dial_of(job, dict(zip(budgets, plans, strict=True)))
+        time["dial"] = times
+    return replace(outcome, plan=plans[0], dial=dial, extra=outcome.extra | {"time": time})
 
 
 def _corrected(job: Job, plan: Plan, clock: Clock, say: Say) -> tuple[Plan, dict[str, Any]]:
@@ -136,10 +150,16 @@ def _corrected(job: Job, plan: Plan, clock: Clock, say: Say) -> tuple[Plan, dict
     ratio = tried[0][1][name]["value"] / asked
     if abs(ratio - 1) > CLOSE:
         say(f"it takes {ratio * asked:.2f} ms; correcting the plan once")
-        with suppress(OutOfReach):  # then what was found is the best
-            corrected = repair(
-                job.cost, plan, job.budget_lengths, corrected_budget(job, plan, ratio)
+        target = corrected_budget(job, plan, ratio)
+        try:
+            corrected = repair(job.cost, plan, job.budget_lengths, target)
+        except OutOfReach:
+            warnings.warn(
+                f"budget {job.budget.asked}: the pruned model takes {ratio * asked:.2f} ms, and "
+                "the layers of its plan cannot drop more tokens; ask for more time",
+                stacklevel=2,
             )
+        else:
             tried.append((corrected, time_plan(bench, corrected, job.lengths)))
     best, times = min(tried, key=lambda one: abs(one[1][name]["value"] / asked - 1))
     lengths = job.budget_lengths
@@ -153,7 +173,6 @@ def _corrected(job: Job, plan: Plan, clock: Clock, say: Say) -> tuple[Plan, dict
         "predicted": float(plan_cost(job.cost, best, lengths)),
         "before_correction": tried[0][1][name]["value"] if len(tried) > 1 else None,
         "measured": times,
-        "curve": None if job.curve is None else job.curve.to_json(),
     }
     return best, report
 
@@ -170,7 +189,12 @@ def time_plan(bench: Bench, plan: Plan, lengths: Lengths) -> Times:
 
 
 def time_file(
-    bench: Bench, path: Path, plan: Plan, lengths: Lengths, seconds: float = SECONDS
+    bench: Bench,
+    path: Path,
+    plan: Plan,
+    lengths: Lengths,
+    seconds: float = SECONDS,
+    keep: Keep | None = None,
 ) -> Times:
     """Time a file on a text of the median length and on one of the 95th percentile.
 
@@ -180,13 +204,14 @@ def time_file(
         plan: of the file.
         lengths: of the user's texts.
         seconds: limit of the measurement.
+        keep: turns the file of a dial to the plan; None: it has this plan.
 
     Returns:
         For each the median in milliseconds with a 95 % interval, and the length.
     """
     rows = {name: lengths.at(q).rows[0] for name, q in QUANTILES.items()}
     texts: dict[str, Feeds] = {
-        name: bench.text(plan, n, held) for name, (n, held, _) in rows.items()
+        name: bench.text(plan, n, held) | (keep or {}) for name, (n, held, _) in rows.items()
     }
     with pinned(bench.threads):
         engine = OnnxRuntime(path, threads=bench.threads)
@@ -229,6 +254,11 @@ def times_here(bundle: Bundle, folder: Path, timed: dict[str, Any], say: Say) ->
     time = {"machine": machine, "asked": bundle.report["budget"]["asked"]}
     time |= {"same_machine": machine == before, "precision": timed["precision"]}
     time |= {"threads": timed["threads"], "measured": time_file(bench, path, plan, lengths)}
+    if bundle.dial is not None:
+        time["dial"] = {
+            asked: {"measured": time_file(bench, path, one, lengths, keep=keep_input(one))}
+            for asked, one in bundle.dial.plans().items()
+        }
     return {"time": time}
 
 

@@ -123,6 +123,12 @@ class Budget:
             )
         return replace(self, reduction=self.reduction / padding, padding=padding)
 
+    def amount(self, reduction: float) -> str:
+        """Describe a reduction in the unit of the budget."""
+        if self.milliseconds is None:
+            return f"{reduction:.2f}x"
+        return f"{self.milliseconds * self.reduction / reduction:.2f} ms"
+
     def limit(self, most: float) -> str:
         """Describe the largest possible reduction in the unit of the budget."""
         if self.milliseconds is None:

@@ -72,7 +72,8 @@ class Dial:
 
     Args:
         default: the plan of plan.json, which is that of one of the stops.
-        stops: the budgets that were trained, from the largest plan to the smallest.
+        stops: the budgets that were trained, from the largest plan to the smallest. A budget in
+            milliseconds has the reduction of FLOPs that its plan has: that holds on any machine.
         sizes: of the model.
         lengths: of the texts that the budgets are for.
     """
@@ -129,10 +130,15 @@ class Dial:
             UserError: the budget is outside the range that was trained.
         """
         wanted = Budget.parse(budget)
-        _check_times([wanted])
         for stop in self.stops:
-            if math.isclose(wanted.reduction, stop.budget.reduction, rel_tol=SAME):
+            if _same(wanted, stop.budget):
                 return self._with(stop.keep)
+        if wanted.milliseconds is not None:
+            least, most = (self.stops[i].budget.reduction for i in (0, -1))
+            raise UserError(
+                f"budget {wanted.asked} was not trained, and a time holds for one machine; choose "
+                f"one of {', '.join(self.asked)}, or a reduction from {least:.2f}x to {most:.2f}x"
+            )
         between = (
             pair
             for pair in pairwise(self.stops)
@@ -237,30 +243,45 @@ def parse_budgets(asked: "str | Budget | Sequence[str | Budget]") -> tuple[Budge
     budgets = tuple(map(Budget.parse, parts))
     if not 1 <= len(budgets) <= MAX_BUDGETS:
         raise UserError(f"{len(budgets)} budgets; give one, or up to {MAX_BUDGETS} for a dial")
-    if len(budgets) > 1:
-        _check_times(budgets)
-    ordered = sorted(budgets, key=lambda budget: budget.reduction)
-    for one, other in pairwise(ordered):
-        if math.isclose(one.reduction, other.reduction, rel_tol=SAME):
+    first = budgets[0]
+    if len(budgets) > 1 and first.count != "executed":
+        raise UserError(
+            f"budget {first.asked}: a dial counts executed FLOPs; give one budget with "
+            f"--count {first.count}, or leave it out"
+        )
+    for other in budgets[1:]:
+        if (first.milliseconds is None) != (other.milliseconds is None):
+            raise UserError(
+                f"budgets {first.asked} and {other.asked} cannot be of one dial; give reductions "
+                "like 2x,3x,5x, or times like 8ms,12ms"
+            )
+        if _timing(first) != _timing(other):
+            raise UserError(
+                f"budgets {first.asked} and {other.asked} cannot be of one dial: all its times are "
+                "for one percentile, one number of threads and one precision"
+            )
+    for one, other in pairwise(sorted(budgets, key=tightness)):
+        if _same(one, other):
             raise UserError(
                 f"budgets {one.asked} and {other.asked} are the same; leave one of them out"
             )
     return budgets
 
 
-def _check_times(budgets: Sequence[Budget]) -> None:
-    """Refuse milliseconds: they hold for one machine, and a dial is turned on any machine. It is
-    turned by executed FLOPs."""
-    for budget in budgets:
-        if budget.count != "executed":
-            raise UserError(
-                f"budget {budget.asked}: a dial counts executed FLOPs; give one budget with "
-                f"--count {budget.count}, or leave it out"
-            )
-        if budget.milliseconds is not None:
-            raise UserError(
-                f"budget {budget.asked}: a dial has no milliseconds; give reductions like 2x,3x,5x"
-            )
+def tightness(budget: Budget) -> float:
+    """Sorts the budgets of a dial, from the largest plan to the smallest."""
+    return budget.reduction if budget.milliseconds is None else 1 / budget.milliseconds
+
+
+def _timing(budget: Budget) -> tuple[Any, ...]:
+    return budget.quantile, budget.threads, budget.precision
+
+
+def _same(one: Budget, other: Budget) -> bool:
+    if one.milliseconds is None or other.milliseconds is None:
+        return math.isclose(one.reduction, other.reduction, rel_tol=SAME)
+    same = math.isclose(one.milliseconds, other.milliseconds, rel_tol=SAME)
+    return same and one.quantile == other.quantile
 
 
 def numerators(keep: Sequence[Fraction]) -> list[int]:
@@ -275,8 +296,10 @@ def _stop(data: Any) -> Stop:
         all(1 <= number <= DENOMINATOR for number in kept),
         f"keep must hold thousandths, 1 to {DENOMINATOR}",
     )
+    reduction = float(data["reduction"])
+    _require(1 < reduction < math.inf, "a reduction must be above one")
     keep = tuple(Fraction(number, DENOMINATOR) for number in kept)
-    return Stop(Budget(data["asked"], float(data["reduction"])), keep)
+    return Stop(Budget(data["asked"], reduction), keep)
 
 
 def _sizes(data: dict[str, Any]) -> Sizes:

@@ -136,8 +136,9 @@ def _meet(
     executed = dense / (fixed + prices[np.arange(len(rungs)), rungs].sum())
     if abs(executed / budget.reduction - 1) > tolerance:
         warnings.warn(
-            f"budget {budget.asked}: the nearest reduction with whole tokens of these lengths is "
-            f"{executed:.2f}x; more varied lengths or more layers that drop give finer steps",
+            f"budget {budget.asked}: the nearest with whole tokens of these lengths is "
+            f"{budget.amount(executed)}; more varied lengths or more layers that drop give finer "
+            "steps",
             stacklevel=3,
         )
     return met

@@ -31,20 +31,25 @@ def time_rows(timed: dict[str, Any]) -> tuple[str, dict[str, str]]:
     }
     if timed["before_correction"] is not None:
         rows["measured before the correction"] = f"{timed['before_correction']:.2f}"
-    for name, time in timed["measured"].items():
-        value, low, high = (f"{time[key]:.2f}" for key in ("value", "low", "high"))
-        rows[f"measured, {name}, {time['length']} tokens"] = f"{value} [{low}, {high}]"
-    return title, rows
+    return title, rows | _measured(timed)
 
 
 def timed_here(time: dict[str, Any]) -> Table:
     """What `export` measured on this machine for a budget in milliseconds."""
     where = "machine" if time["same_machine"] else "machine (not that of the budget)"
     rows = {where: time["machine"], "requested": time["asked"]}
-    for name, one in time["measured"].items():
-        interval = f"[{one['low']:.2f}, {one['high']:.2f}]"
-        rows[f"measured, {name}, {one['length']} tokens"] = f"{one['value']:.2f} {interval}"
-    return ratios_table(f"milliseconds here, {how(time)}", rows)
+    return ratios_table(f"milliseconds here, {how(time)}", rows | _measured(time))
+
+
+def _measured(timed: dict[str, Any]) -> dict[str, str]:
+    """The measured times with their intervals; of a dial at each of its budgets."""
+    rows: dict[str, str] = {}
+    for asked, one in timed.get("dial", {"": timed}).items():
+        for name, time in one["measured"].items():
+            value, low, high = (f"{time[key]:.2f}" for key in ("value", "low", "high"))
+            at = f"measured at {asked}" if asked else "measured"
+            rows[f"{at}, {name}, {time['length']} tokens"] = f"{value} [{low}, {high}]"
+    return rows
 
 
 def profiled(report: dict[str, Any]) -> Group:

@@ -5,7 +5,7 @@ reach it reach every looser budget, too. The looser plans come from calibration:
 that shape, or that shape without its first steps, because a looser budget can drop tokens later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from toprune.errors import OutOfReach
 from toprune.models.families import sizes_of
-from toprune.plan.dial import FILE, Dial, Stop
+from toprune.plan.budget import Budget
+from toprune.plan.cost import reduction
+from toprune.plan.dial import FILE, Dial, Stop, tightness
 from toprune.plan.plan import Plan, Step
 from toprune.training.calibrate import MOVES, calibrate
 from toprune.training.job import Job, Outcome
@@ -29,18 +31,29 @@ def with_dial(outcome: Outcome) -> Outcome:
 
     def compute() -> None:
         batches = job.sample_batches(CALIBRATION_TEXTS)
-        budgets = sorted(job.budgets, key=lambda budget: -budget.reduction)
+        budgets = sorted(job.budgets, key=tightness, reverse=True)
         plans = [tightest]
         for budget in budgets[1:]:
             plans.append(_looser(replace(job, budget=budget), plans[-1], batches))
-        stops = [Stop.of(budget, plan) for budget, plan in zip(budgets, plans, strict=True)]
-        Dial(tightest, tuple(reversed(stops)), sizes_of(job.model), job.lengths).save(path)
+        dial_of(job, dict(zip(budgets, plans, strict=True))).save(path)
 
     once(path, compute)
     dial = Dial.load(path, tightest)
     default = dial.plan(job.budgets[0])
     expected = outcome.expected if default == tightest else None  # the masks expect the tightest
     return replace(outcome, plan=default, expected=expected, dial=replace(dial, default=default))
+
+
+def dial_of(job: Job, plans: Mapping[Budget, Plan]) -> Dial:
+    """The dial with these plans by their budgets. Its default is the first budget of the job."""
+    sizes, stops = sizes_of(job.model), list[Stop]()
+    for budget in sorted(plans, key=tightness):
+        plan = plans[budget]
+        if budget.milliseconds is not None:  # then its reduction is that of the time here
+            executed = reduction(sizes, plan, job.lengths).unpadded
+            budget = replace(budget, reduction=float(executed))
+        stops.append(Stop.of(budget, plan))
+    return Dial(plans[job.budgets[0]], tuple(stops), sizes, job.lengths)
 
 
 def _looser(job: Job, tighter: Plan, batches: Sequence[dict[str, Tensor]]) -> Plan:
