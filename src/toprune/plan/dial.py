@@ -130,6 +130,7 @@ class Dial:
             UserError: the budget is outside the range that was trained.
         """
         wanted = Budget.parse(budget)
+        _check_count(wanted)
         for stop in self.stops:
             if _same(wanted, stop.budget):
                 return self._with(stop.keep)
@@ -244,11 +245,8 @@ def parse_budgets(asked: "str | Budget | Sequence[str | Budget]") -> tuple[Budge
     if not 1 <= len(budgets) <= MAX_BUDGETS:
         raise UserError(f"{len(budgets)} budgets; give one, or up to {MAX_BUDGETS} for a dial")
     first = budgets[0]
-    if len(budgets) > 1 and first.count != "executed":
-        raise UserError(
-            f"budget {first.asked}: a dial counts executed FLOPs; give one budget with "
-            f"--count {first.count}, or leave it out"
-        )
+    if len(budgets) > 1:
+        _check_count(first)
     for other in budgets[1:]:
         if (first.milliseconds is None) != (other.milliseconds is None):
             raise UserError(
@@ -273,8 +271,16 @@ def tightness(budget: Budget) -> float:
     return budget.reduction if budget.milliseconds is None else 1 / budget.milliseconds
 
 
+def _check_count(budget: Budget) -> None:
+    if budget.count != "executed":
+        raise UserError(
+            f"budget {budget.asked}: a dial counts executed FLOPs; give one budget with "
+            f"--count {budget.count}, or leave it out"
+        )
+
+
 def _timing(budget: Budget) -> tuple[Any, ...]:
-    return budget.quantile, budget.threads, budget.precision
+    return budget.quantile, budget.threads, budget.precision, budget.count
 
 
 def _same(one: Budget, other: Budget) -> bool:
