@@ -278,6 +278,18 @@ def test_export_replaces_the_whole_of_an_older_one(tmp_path: Path) -> None:
     Manifest.load(folder).verify(folder)
 
 
+def test_an_export_of_transformers_is_not_overwritten(tmp_path: Path) -> None:
+    folder = make_bundle(tmp_path / "bundle", plan=make_plan("bert", "probe"))
+    theirs = {"schema_version": 1, "export_format": "onnx", "components": {}}
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "export.json").write_text(json.dumps(theirs))
+    with pytest.raises(UserError, match="holds an export of transformers"):
+        export(folder)
+    (folder / "onnx" / "export.json").write_text("{")  # ours, cut short: exported again
+    export(folder)
+    Manifest.load(folder).verify(folder)
+
+
 def test_dense_directory_gets_a_plan_without_steps(tmp_path: Path) -> None:
     folder = make_bundle(tmp_path / "dense", plan=None)
     export(folder)

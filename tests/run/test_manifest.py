@@ -88,6 +88,32 @@ def test_lists_what_matters(bundle: Path):
     ]
 
 
+THEIRS = {  # as transformers 5.23 writes it
+    "schema_version": 1,
+    "export_format": "onnx",
+    "components": {"model": {"file": "model.onnx", "metadata": {"export_dtype": "float32"}}},
+}
+
+
+def test_the_export_of_transformers_is_not_ours(bundle: Path):
+    (bundle / PLACE).write_text(json.dumps(THEIRS))
+    not_loaded(bundle, "comes from the exporter of transformers, not from toprune; move")
+
+
+def test_transformers_refuses_ours(bundle: Path):
+    exporters = pytest.importorskip("transformers.exporters")
+    with pytest.raises(ValueError, match="Unknown export format 'toprune'"):
+        exporters.ExportedModel.from_pretrained(bundle / "onnx")
+
+
+def test_the_format_is_ours(bundle: Path):
+    assert json.loads((bundle / PLACE).read_text())["export_format"] == "toprune"
+    change(bundle, export_format="absent")  # written by an older toprune
+    Manifest.load(bundle).verify(bundle)
+    change(bundle, export_format="onnx")
+    not_loaded(bundle, "export_format must be 'toprune', not 'onnx'; export the bundle again")
+
+
 @pytest.mark.parametrize("graph", GRAPHS.values())
 def test_a_whole_bundle_verifies(bundle: Path, graph: str):
     Manifest.load(bundle).verify(bundle, graph)

@@ -20,6 +20,7 @@ from toprune.export.milliseconds import times_here
 from toprune.export.parity import cases_of, check, draw, protected_ids
 from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
+from toprune.io.untrusted import read_text
 from toprune.models.families import max_positions
 from toprune.models.heads import restore_of
 from toprune.plan.plan import Plan
@@ -28,7 +29,7 @@ from toprune.report.html.files import write_report
 from toprune.run.dial import Keep, keep_input
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
-from toprune.run.manifest import GRAPHS, Manifest
+from toprune.run.manifest import GRAPHS, PLACE, Manifest, is_foreign
 from toprune.run.runner import Runner
 from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
@@ -207,6 +208,12 @@ def _difference(
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
     """Make a directory beside onnx/ that takes its place when everything in it is complete."""
+    there = folder / PLACE
+    if there.is_file() and is_foreign(read_text(there, "move it away")):
+        raise UserError(
+            f"{there.parent} holds an export of transformers, which would be overwritten; move it "
+            "away first"
+        )
     stage = folder / ".onnx.partial"
     try:
         shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed

@@ -3,6 +3,9 @@
 The exporter writes it last and the runtime reads it first. A graph of one export beside the
 tokenizer or the plan of another gives wrong answers, not errors. So the manifest has the hash of
 every file, and a bundle that was mixed, cut short or changed is refused before it runs.
+
+The exporters of transformers write a file of the same name. Both have the field `export_format`, by
+which each reader knows that a file is not its own.
 """
 
 import hashlib
@@ -16,13 +19,14 @@ from typing import Any, Literal
 
 from toprune.data import images
 from toprune.errors import UserError
-from toprune.io.untrusted import inside, read_text
+from toprune.io.untrusted import inside, parse_json, read_text
 from toprune.plan import dial
 from toprune.plan.schema import Schema
 from toprune.run.external_data import external_files
 from toprune.tasks import Task, fallback, make_task
 
 PLACE = "onnx/export.json"
+FORMAT = "toprune"  # transformers names the format of its own exports here, such as "onnx"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -39,6 +43,7 @@ _SCHEMA = Schema(
     command="export",
     fields={
         "schema": (int,),
+        "export_format": (str,),
         "task": (str,),
         "settings": (dict,),
         "max_length": (int,),
@@ -49,6 +54,7 @@ _SCHEMA = Schema(
         "checked": (dict,),
         "environment": (dict,),
     },
+    optional=frozenset({"export_format"}),  # files from before it was written
     advice="; export the bundle again (toprune export)",
 )
 
@@ -164,11 +170,19 @@ class Manifest:
         return make_task(self.task, self.settings)
 
     def to_json(self) -> str:
-        return json.dumps({"schema": self.schema} | vars(self), indent=1, allow_nan=False) + "\n"
+        about = {"schema": self.schema, "export_format": FORMAT}
+        return json.dumps(about | vars(self), indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
+        if is_foreign(text):
+            raise UserError(
+                f"{PLACE} comes from the exporter of transformers, not from toprune; move the "
+                "folder onnx/ away and run 'toprune export'"
+            )
         data = _SCHEMA.parse(text)
+        found = data.pop("export_format", FORMAT)
+        _SCHEMA.require(found == FORMAT, f"export_format must be {FORMAT!r}, not {found!r}")
         data["inputs"] = _SCHEMA.strings("inputs", data["inputs"])
         if data["labels"] is not None:
             data["labels"] = _SCHEMA.strings("labels", data["labels"])
@@ -224,6 +238,17 @@ class Manifest:
                     f"{bundle / graph} keeps weights in {location!r}, which is not a file of the "
                     "bundle; copy it again or export again"
                 )
+
+
+def is_foreign(text: str) -> bool:
+    """Whether this is the export.json of transformers, not one of toprune, whole or broken."""
+    try:
+        data = parse_json(text, PLACE)
+    except UserError:
+        return False
+    return (
+        type(data) is dict and "schema" not in data and {"components", "export_format"} <= {*data}
+    )
 
 
 def _digest(path: Path) -> str:

@@ -1,0 +1,1 @@
+"""Doors into other libraries: their classes and methods over a bundle's file, without torch."""
