@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.report_case import LATENCY, make_compared, make_report
+from support.report_case import LATENCY, make_compared, make_report, make_times
 from toprune.errors import UserError
 from toprune.report.html.compared import compare_page
 from toprune.report.html.files import save_timings, write_report, write_report_page
@@ -68,7 +68,7 @@ def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
         for key in at.split("/")[1:]:
             wanted = wanted[int(key) if isinstance(wanted, list) else key]
         assert json.loads(value) == wanted, at
-        shown = text.replace("\u2212", "-").replace(",", "").strip("x< ")
+        shown = text.replace("\u2212", "-").replace(",", "").strip("x<% ")
         near = 0.501 * 10 ** -len(shown.partition(".")[2])
         assert any(abs(float(shown) - wanted * times) < near for times in (1, 100)), (at, text)
     by_place = {at: text for file, at, _, text in numbers if file == "report.json"}
@@ -81,10 +81,36 @@ def test_numbers_are_those_of_the_report(visit: "Open", tmp_path: Path):
     assert by_place["/latency/rows/0/ratios/1/value"] == "2.62x"
     assert by_place["/latency/rows/0/ms_per_text/dense padded"] == "8.25"
     assert by_place["/kept_per_layer/3"] == "7"
+    assert by_place["/dial/2/executed/unpadded"] == "5.00x"
+    assert by_place["/fallback/agreement"] == "99.2 %"
+    assert by_place["/fallback/curves/0/points/0/1"] == "90.0"
+    assert by_place["/fallback/held_out/share/high"] == "31.2"
     assert by_place["/kept_by_length/3/kept/0"] == "64"
     assert by_place["/log/5/gate_2"] == "60"
     assert by_place["/changed/count"] == str(files["report.json"]["changed"]["count"])
     assert by_place["/classes/1/count"] == str(files["report.json"]["classes"][1]["count"])
+
+
+def test_the_chosen_point_is_drawn(visit: "Open", tmp_path: Path):
+    """The curve of each plan, and the point that was chosen, with its lower bound in words."""
+    visited = visit(write_page(tmp_path, make_report()))
+    text = visited.page.locator("body").inner_text()
+    for words in ("plan 5.00x", "plan 4.00x", "chosen", "6.2 % of which the dense model answers"):
+        assert words in text
+    described = visited.page.content()
+    assert "Chosen: 99.2 % of the answers equal dense at 31.2 % of its FLOPs." in described
+
+
+@pytest.mark.parametrize("budgets", [("12ms",), ("12ms", "8ms")])
+def test_a_page_with_times(visit: "Open", tmp_path: Path, budgets: tuple[str, ...]):
+    path = write_page(tmp_path, make_report() | {"time": make_times(*budgets)})
+    visited = visit(path, size="phone")
+    assert visited.errors == []
+    assert visited.overflow() == 0
+    text = visited.page.locator("body").inner_text()
+    assert "13.20 [12.00, 14.40]" in text
+    assert ("measured at 8ms, p50, 33 tokens" in text) == (len(budgets) > 1)
+    assert "These times hold for that machine alone" in text
 
 
 @pytest.mark.parametrize("labelled", [True, False])

@@ -10,6 +10,7 @@ import pytest
 
 from support.refusals import one_line_error
 from support.toy_bundle import expected, make_bundle, mixed_texts, write_manifest
+from toprune.inspection.gate import gate as gate_module
 from toprune.run.bulk import score_file
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
@@ -125,6 +126,28 @@ def test_metrics_and_bulk_work_use_it(bundle: Path, tmp_path: Path):
     score_file(Runner(bundle, threads=1), source, out)
     answers = [json.loads(line) for line in out.read_text().splitlines()]
     assert [one["fallback"] for one in answers] == FELL[kept].tolist()
+
+
+@pytest.mark.parametrize(("threshold", "milliseconds"), [(0.0, 10), (1e9, 20)])
+def test_the_gate_adds_the_time_of_dense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: float, milliseconds: float
+):
+    """On a machine where a graph takes 10 ms: none of the texts falls back, or all do."""
+    now = [0.0]
+
+    class Engine:
+        def __init__(self, path: Path, threads: int):
+            self.path = path
+
+        def run(self, feeds: Any) -> None:
+            now[0] += 0.01
+
+    monkeypatch.setattr(gate_module, "OnnxRuntime", Engine)
+    bundle = with_net(tmp_path, threshold)
+    rows = [{"text": text} for text in TEXTS if isinstance(text, str)][:20]
+    result = gate_module.gate(bundle, rows, max_ms=15, clock=lambda: now[0], rounds=5)
+    assert [one.value for one in result.checks] == pytest.approx([milliseconds] * 2)
+    assert result.passed == (milliseconds < 15)
 
 
 def test_a_ranker_rescores_with_the_dense_model_in_its_bundle(tmp_path: Path):

@@ -15,6 +15,8 @@ from toprune.bundle.bundle import Bundle
 from toprune.data.examples import Examples
 from toprune.data.sets import apart_from
 from toprune.export.export import export
+from toprune.inspection.explain.explain import explain
+from toprune.inspection.explain.explanation import fallback_text
 from toprune.run.runner import Runner
 from toprune.tasks import Classify
 from toprune.tasks.fallback import Fallback
@@ -73,6 +75,15 @@ def test_torch_evaluates_with_the_net(bundle: Path):
     evaluated = toprune.evaluate(bundle, DATA["test"])
     assert evaluated["metrics"] == report["pruned"]
     assert evaluated["fallback"]["fallen"] == report["fallback"]["held_out"]["fallen"]
+
+
+def test_explain_names_the_model_that_answers(bundle: Path):
+    texts = [row["text"] for row in DATA["test"]]
+    fell = [one["fallback"] for one in Runner(bundle, threads=1).predict(texts)]
+    assert 0 < sum(fell) < len(fell)
+    explained = explain(bundle, texts)
+    assert [one.fell for one in explained.texts] == fell
+    assert [fallback_text(one).startswith("dense") for one in explained.texts] == fell
 
 
 def test_the_dense_model_is_the_one_that_was_pruned(bundle: Path):
