@@ -236,7 +236,7 @@ def prune(
             job = replace(job, shared=shared_folder(Path(known), job, about))
         dense_copy = None if requested is None else copy.deepcopy(request.model)
         with placed(request.model, torch_device):
-            job = with_curve(job, job.work / "curve.json", profile)
+            job = with_curve(job, profile)
             stored = job.teacher_folder / "dense.npz"
             dense = stored_outputs(stored, lambda: request.outputs(tests, "evaluating dense"))
             dense_task = request.tuned_task()

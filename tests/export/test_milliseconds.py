@@ -15,8 +15,10 @@ from rich.console import Console
 import toprune
 from support import synthetic
 from support.clockwork import Machine, true_curve
+from support.commands import save_model
 from support.models import make_model, make_tokenizer
 from toprune import api
+from toprune.compare.comparison import compare
 from toprune.errors import OutOfReach, UserError
 from toprune.export import milliseconds, profile
 from toprune.export.export import export
@@ -216,6 +218,28 @@ def test_a_profile_is_used_and_checked(use: Use, tmp_path: Path) -> None:
     assert machine.runs == runs
     time = pruned("4ms", profile=path).report["time"]
     assert time["measured"]["p50"]["value"] == pytest.approx(4, rel=0.03)
+
+
+def test_runs_that_share_the_dense_model_share_its_curve(use: Use, tmp_path: Path) -> None:
+    """As those of a comparison do; the machine is twice as fast when the second run begins."""
+    use(Machine(true_curve(LAYERS)))
+    first = pruned("5ms", known=tmp_path / "known").report["time"]
+    use(Machine(true_curve(LAYERS), lambda run: 0.5))
+    second = pruned("4ms", known=tmp_path / "known").report["time"]
+    assert second["curve"] == first["curve"]
+    assert second["before_correction"] == pytest.approx(2, abs=0.2)
+    assert pruned("3ms").report["time"]["dense"] == pytest.approx(first["dense"] / 2)
+
+
+def test_a_comparison_takes_times(use: Use, tmp_path: Path) -> None:
+    use(Machine(true_curve(LAYERS)))
+    model = save_model(tmp_path / "dense")
+    how: Any = {"training": NO_TRAINING, "out": tmp_path / "compared"}
+    report = compare(model, DATA, ["top:received", "spatten"], ["5ms", "6ms"], **how)
+    assert [row.get("error") for row in report["rows"]] == [None] * 4
+    for row in report["rows"]:
+        asked = float(row["budget"].removesuffix("ms"))
+        assert row["milliseconds"]["p50"]["value"] == pytest.approx(asked, abs=0.3)
 
 
 def test_real_files_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:

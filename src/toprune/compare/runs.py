@@ -244,5 +244,7 @@ def _row(run: Run, report: Mapping[str, Any]) -> Row:
         "kept_per_layer": report["kept_per_layer"],
         "minutes": None,
     }
+    if "time" in report:  # a budget in milliseconds
+        row["milliseconds"] = report["time"]["measured"]
     kept = (PRESET_KEY, "dense", "pruned", "difference")
     return row | {key: report[key] for key in kept if key in report}

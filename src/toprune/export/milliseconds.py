@@ -52,7 +52,6 @@ def _tell(line: str) -> None:
 
 def with_curve(
     job: Job,
-    path: Path,
     profile: str | Path | None = None,
     *,
     clock: Clock = time.perf_counter,
@@ -60,9 +59,11 @@ def with_curve(
 ) -> Job:
     """The job with the curve of its model here, and its budget as a reduction of time.
 
+    The curve is stored: a resumed run, and other runs that share the dense model's outputs,
+    continue with the same one.
+
     Args:
         job: is returned as it is if its budget is in FLOPs.
-        path: where the curve is stored: a resumed run continues with the same one.
         profile: a curve that `toprune profile` wrote; None: measure it now.
         clock: returns the time in seconds.
         say: gets a line about each part of the work.
@@ -71,7 +72,9 @@ def with_curve(
         if profile is not None:
             raise UserError("a profile is for a budget in milliseconds, like 12ms")
         return job
-    n = job.lengths.quantile(job.budget.quantile)
+    n, budget = job.lengths.quantile(job.budget.quantile), job.budget
+    name = f"curve-{n}-{budget.precision}-{budget.threads}-{job.score}.json"
+    path = (job.teacher_folder if profile is None else job.work) / name
 
     def compute() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
