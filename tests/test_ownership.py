@@ -17,6 +17,7 @@ ORDINARY = {
     ("toprune.data.formats", "tokens"): "a usual name of a column",
     ("toprune.inspection.explain.explanation", "answer"): "a field of a prediction",
     ("toprune.inspection.explain.page", "answer"): "a field of a prediction",
+    ("toprune.integrations.transformers", "answer"): "a field of a prediction",
     ("toprune.inspection.scores", "tokens"): "a number of tokens in a report",
     ("toprune.report.build", "tokens"): "a number of tokens in a report",
     ("toprune.compare.bench", "tokens"): "a number of tokens in a report",

@@ -75,7 +75,7 @@ class Texts:
         self._is_backwards = side == "left"  # windows come from the end of a text to its beginning
         self._max_length, self._frame = max_length, tokenizer.num_special_tokens_to_add(True)
         if self._words:
-            tokenizer = _spaced(tokenizer)
+            tokenizer = spaced(tokenizer)
         # The overlap of windows must leave room for new tokens.
         stride = min(self._stride or 0, (max_length - least) // 3)
         cut: dict[str, Any] = {"max_length": max_length, "stride": stride, "direction": side}
@@ -159,7 +159,7 @@ class Texts:
             part = np.array([-1 if s is None else s for s in encoding.sequence_ids])
             places = np.where(part[:, None] == 1, np.array(encoding.offsets, np.int64), -1)
         elif self._words:
-            places = _word_places(encoding, starts)
+            places = word_places(encoding, starts)
         types = np.array(encoding.type_ids, np.int64) if self._has_segments else None
         return Row(np.array(encoding.ids, np.int64), types, text, places)
 
@@ -203,7 +203,7 @@ class Texts:
         return _encodable(text[0]), _encodable(text[1])
 
 
-def _word_places(encoding: Encoding, starts: dict[int, Any]) -> np.ndarray:
+def word_places(encoding: Encoding, starts: dict[int, Any]) -> np.ndarray:
     """(n, 2): word and piece. A window may begin inside a word; `starts` keeps the first token of
     each word, from one window of a text to the next."""
     places = np.full((len(encoding.ids), 2), -1, np.int64)
@@ -221,7 +221,7 @@ def _word_places(encoding: Encoding, starts: dict[int, Any]) -> np.ndarray:
     return places
 
 
-def _spaced(tokenizer: Tokenizer) -> Tokenizer:
+def spaced(tokenizer: Tokenizer) -> Tokenizer:
     """Byte-level tokenizers (RoBERTa's) know a word by the blank before it: add one to each."""
     spec = json.loads(tokenizer.to_str())
     outer = spec.get("pre_tokenizer") or {}
