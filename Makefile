@@ -2,6 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 OTHERS := .venv-consumers
+DOORS := .venv-doors
 # Options for the target: make demo ARGS=--quick, make test ARGS="-k plan".
 ARGS ?=
 
@@ -61,9 +62,16 @@ consumers-bundle: $(READY)
 	rm -rf build/consumers
 	$(BIN)/python consumers/make_bundle.py build/consumers
 
-consumers: consumers-bundle $(OTHERS)/.ready
+# LangChain and LlamaIndex with toprune itself, without torch: what a serving machine has.
+$(DOORS)/.ready: pyproject.toml consumers/doors.txt
+	test -x $(DOORS)/bin/python || $(PYTHON) -m venv $(DOORS)
+	$(DOORS)/bin/python -m pip install --quiet --editable . --requirement consumers/doors.txt
+	touch $@
+
+consumers: consumers-bundle $(OTHERS)/.ready $(DOORS)/.ready
 	$(OTHERS)/bin/python consumers/check.py build/consumers
+	$(DOORS)/bin/python consumers/doors.py build/consumers
 
 clean:
-	rm -rf .venv $(OTHERS) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OTHERS) $(DOORS) build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

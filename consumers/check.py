@@ -117,8 +117,8 @@ def optimum_answer(folder: Path, texts: Texts) -> np.ndarray:
 
 
 def question_answering(folder: Path, texts: Texts) -> np.ndarray:
-    """Start and end of each answer, in characters. As in `Runner`, an answer has up to 30 tokens
-    and need not consist of whole words."""
+    """Start and end of each answer, in characters, and its score. As in `Runner`, an answer has up
+    to 30 tokens and need not consist of whole words."""
     make: Any = pipeline  # transformers 5, which pyright reads, has no such task
     answer = make(
         "question-answering",
@@ -127,7 +127,7 @@ def question_answering(folder: Path, texts: Texts) -> np.ndarray:
     )
     how = {"max_answer_len": 30, "align_to_words": False}
     answers = [answer(question=question, context=context, **how) for question, context in texts]
-    return np.array([[one["start"], one["end"]] for one in answers])
+    return np.array([[one["start"], one["end"], one["score"]] for one in answers])
 
 
 def stock_answer(folder: Path, texts: Texts) -> np.ndarray:

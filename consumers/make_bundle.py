@@ -6,7 +6,8 @@
 Heads are random, plans are geometric and nothing is trained: the answers are useless, but they
 depend on every kept token. OUT/rank.json contains texts and the outputs of `Runner`: of the bundle
 (`pruned`) and of the same weights exported without a plan (`dense`). For question answering these
-are two logits for each token of all texts, and `spans` are the answers (start, end).
+are two logits for each token of all texts, and `spans` are the answers of our pipeline (start, end,
+score).
 """
 
 import argparse
@@ -25,6 +26,7 @@ from toprune import Budget, Bundle, Plan, Runner
 from toprune.cli.demo import model_directory
 from toprune.data.examples import Examples
 from toprune.export.export import export
+from toprune.integrations.transformers import pipeline
 from toprune.models.families import family_of, sizes_of
 from toprune.models.heads import HEADS
 from toprune.models.load import load_tokenizer
@@ -158,7 +160,9 @@ def make(folder: Path, case: Case) -> dict[str, Any]:
     run = Runner(folder)
     outputs: dict[str, Any] = {"texts": texts, "pruned": rows(run(texts))}
     if isinstance(case.task, Answer):
-        outputs["spans"] = [[span["start"], span["end"]] for span in run.predict(texts)]
+        pairs = [{"question": question, "context": context} for question, context in texts]
+        answers = pipeline("question-answering", model=folder)(pairs)
+        outputs["spans"] = [[one["start"], one["end"], one["score"]] for one in answers]
     with TemporaryDirectory() as other:
         Bundle(model, tokenizer, None, report).save(other)
         export(other)

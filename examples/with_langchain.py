@@ -50,9 +50,9 @@ class BundleCrossEncoder(BaseCrossEncoder):
         return self.model.predict(text_pairs).tolist()
 
 
-def search(vectors: str, ranker: str, query: str, texts: list[str], top: int = 3) -> list[str]:
+def search(vec: str, ranker: str, query: str, texts: list[str], top: int = 3) -> list[str]:
     """The best documents: twenty by their vectors, and `top` of these by the ranker."""
-    store = InMemoryVectorStore.from_texts(texts, BundleEmbeddings(vectors))
+    store = InMemoryVectorStore.from_texts(texts, BundleEmbeddings(vec))
     reranker = CrossEncoderReranker(model=BundleCrossEncoder(ranker), top_n=top)
     retriever = ContextualCompressionRetriever(
         base_compressor=reranker, base_retriever=store.as_retriever(search_kwargs={"k": 20})
@@ -61,6 +61,7 @@ def search(vectors: str, ranker: str, query: str, texts: list[str], top: int = 3
 
 
 if __name__ == "__main__":
+    vec, ranker, query = sys.argv[1:4]
     lines = [line.strip() for line in sys.stdin if line.strip()]
-    for text in search(*sys.argv[1:4], lines):
+    for text in search(vec, ranker, query, lines):
         print(text)

@@ -64,16 +64,17 @@ class BundleRerank(BaseNodePostprocessor):
         return [nodes[one["corpus_id"]] for one in ranked]
 
 
-def search(vectors: str, ranker: str, query: str, texts: list[str], top: int = 3) -> list[str]:
+def search(vec: str, ranker: str, query: str, texts: list[str], top: int = 3) -> list[str]:
     """The best documents: twenty by their vectors, and `top` of these by the ranker."""
     nodes = [TextNode(text=text) for text in texts]
-    index = VectorStoreIndex(nodes, embed_model=BundleEmbedding(vectors))
+    index = VectorStoreIndex(nodes, embed_model=BundleEmbedding(vec))
     found = index.as_retriever(similarity_top_k=20).retrieve(query)
     ranked = BundleRerank(ranker, top_n=top).postprocess_nodes(found, query_str=query)
     return [node.node.get_content() for node in ranked]
 
 
 if __name__ == "__main__":
+    vec, ranker, query = sys.argv[1:4]
     lines = [line.strip() for line in sys.stdin if line.strip()]
-    for text in search(*sys.argv[1:4], lines):
+    for text in search(vec, ranker, query, lines):
         print(text)

@@ -16,7 +16,7 @@ from support.refusals import one_line_error
 from support.toy_bundle import LABELS, MAX_LENGTH, make_bundle, write_graph, write_manifest
 from toprune.errors import UserError
 from toprune.run.external_data import external_files
-from toprune.run.manifest import GRAPHS, PLACE, Manifest
+from toprune.run.manifest import GRAPHS, OPENVINO_INT8, PLACE, Manifest
 from toprune.tasks import Answer, Classify, Embed, Multilabel, Rank, Tags
 
 
@@ -112,6 +112,25 @@ def test_the_format_is_ours(bundle: Path):
     Manifest.load(bundle).verify(bundle)
     change(bundle, export_format="onnx")
     not_loaded(bundle, "export_format must be 'toprune', not 'onnx'; export the bundle again")
+
+
+def test_the_int8_file_of_openvino(bundle: Path):
+    assert Manifest.load(bundle).graph("int8", "openvino") == GRAPHS["int8"]
+    not_loaded(bundle, "run 'toprune export --int8-openvino TEXTS", OPENVINO_INT8)
+    for suffix in (".xml", ".bin"):
+        (bundle / OPENVINO_INT8).with_suffix(suffix).write_text(suffix)
+    write_manifest(bundle)
+    manifest = Manifest.load(bundle)
+    assert manifest.graph("int8", "openvino") == OPENVINO_INT8
+    assert manifest.graph("int8", "onnx") == GRAPHS["int8"]
+    assert manifest.graph("fp32", "openvino") == GRAPHS["fp32"]
+    manifest.verify(bundle, OPENVINO_INT8)
+    weights = (bundle / OPENVINO_INT8).with_suffix(".bin")
+    weights.write_text("other")
+    manifest.verify(bundle)  # another graph runs, so these are not read
+    not_loaded(bundle, "openvino_int8.bin is not the file that was exported", OPENVINO_INT8)
+    weights.unlink()
+    not_loaded(bundle, "keeps weights in 'openvino_int8.bin', which is not", OPENVINO_INT8)
 
 
 @pytest.mark.parametrize("graph", GRAPHS.values())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import toprune
-from toprune.cli import jobs, look, profile, serve, server
+from toprune.cli import bench, jobs, look, profile, serve, server
 from toprune.cli.console import OneLine
 from toprune.cli.train import finetune, prune
 
@@ -26,7 +26,7 @@ for command in (jobs.demo, finetune, prune, serve.export):
 app.command("eval")(serve.evaluate)
 for command in (
     profile.profile,
-    serve.bench,
+    bench.bench,
     serve.gate,
     server.serve,
     look.report,

@@ -1,6 +1,5 @@
-"""Commands that use a bundle: export it, evaluate it, time it, upload it."""
+"""Commands that use a bundle: export it, evaluate it, check it, upload it."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +20,13 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="Also write onnx/model_int8.onnx, with int8 weights.")
     ] = False,
+    int8_openvino: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXTS",
+            help="Also write static int8 for OpenVINO, calibrated on these texts (toprune[nncf]).",
+        ),
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="Labelled data to evaluate the exported files on.")
     ] = None,
@@ -41,7 +47,15 @@ def export(
     from toprune.export.export import evaluate_files
     from toprune.export.export import export as write
 
-    report = write(bundle, int8=int8, task=task, say=partial(typer.echo, err=True))
+    report = write(
+        bundle,
+        int8=int8,
+        calibration=int8_openvino,
+        columns=parse.columns(text, pair, None),
+        skip_bad_rows=skip_bad_rows,
+        task=task,
+        say=partial(typer.echo, err=True),
+    )
     if data is not None:
         report["measured"] = evaluate_files(
             bundle,
@@ -226,68 +240,6 @@ def _score(
 
             count = score_file(Runner(bundle, **how), data, out, **reading, progress=advance)
     print_result({"rows": count, "out": str(out)}, as_json, f"{count} answers are in {out}.")
-
-
-def bench(
-    bundle: o.Bundle,
-    data: Annotated[
-        str | None, typer.Option(help="Texts to time (default: random tokens).")
-    ] = None,
-    split: o.Split = None,
-    text: o.TextColumn = None,
-    pair: o.PairColumn = None,
-    skip_bad_rows: o.SkipBadRows = False,
-    lengths: Annotated[
-        str | None, typer.Option(help="Lengths of random texts, in tokens, like 128,256,512.")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each model.")] = 1,
-    rounds: Annotated[int, typer.Option(min=5, help="Rounds; every model runs once in each.")] = 20,
-    batch: Annotated[int, typer.Option(min=1, help="Also time calls with this many texts.")] = 1,
-    fp32: Annotated[bool, typer.Option("--fp32", help="Do not time the int8 files.")] = False,
-    device: Annotated[
-        Literal["cpu", "cuda"],
-        typer.Option(help="What runs the files; cuda needs onnxruntime-gpu, and times no int8."),
-    ] = "cpu",
-    save: Annotated[
-        bool, typer.Option("--save", help="Add the times to report.json and report.html.")
-    ] = False,
-    budget: o.AtBudget = None,
-    seed: o.Seed = 0,
-    as_json: o.Json = False,
-    debug: o.Debug = False,
-) -> None:
-    """Time dense against pruned on this machine, as ratios, and say whether pruning is worth it.
-
-    Example: **toprune bench small --data test.csv --threads 2**
-    """
-    hush(debug)
-    from toprune.compare.bench import bench as race
-    from toprune.run.manifest import Manifest
-
-    texts = None
-    if data is not None:
-        manifest = Manifest.load(bundle)
-        columns = replace(parse.columns(text, pair, None), images=manifest.images)
-        texts = parse.texts_of(bundle, manifest.task, data, columns, split, skip_bad_rows)
-    report = race(
-        bundle,
-        texts=texts,
-        lengths=None if lengths is None else parse.numbers("--lengths", lengths, "128,256,512"),
-        threads=threads,
-        rounds=rounds,
-        int8=not fp32,
-        batch=batch,
-        budget=budget,
-        seed=seed,
-        device=device,
-        say=partial(typer.echo, err=True),
-    )
-    last = ""
-    if save:
-        from toprune.report.html.files import save_timings
-
-        last = f"The times are also in {save_timings(bundle, report)}."
-    print_result(report, as_json, tables.bench(report), last)
 
 
 def gate(

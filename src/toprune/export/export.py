@@ -1,7 +1,7 @@
 """Export a bundle to ONNX: files are traced, checked against torch, and only then published."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,11 @@ from toprune.bundle.bundle import Bundle, read_report
 from toprune.data.columns import Columns
 from toprune.data.images import Images
 from toprune.data.presets import preset_in
+from toprune.data.sets import load_texts
 from toprune.errors import UserError
 from toprune.export.graph import input_names, write_onnx
 from toprune.export.milliseconds import times_here
+from toprune.export.openvino import difference, quantize_openvino, sample
 from toprune.export.parity import cases_of, check, draw, protected_ids
 from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
@@ -29,11 +31,12 @@ from toprune.report.html.files import write_report
 from toprune.run.dial import Keep, keep_input
 from toprune.run.engines import OnnxRuntime
 from toprune.run.evaluate import evaluate
-from toprune.run.manifest import GRAPHS, PLACE, Manifest, is_foreign
+from toprune.run.manifest import GRAPHS, OPENVINO_INT8, PLACE, Manifest, is_foreign
 from toprune.run.runner import Runner
 from toprune.tasks import settings_of
 from toprune.tasks.classify import class_names
 from toprune.tasks.fallback import DENSE
+from toprune.tasks.tokenize import Texts
 from toprune.training.job import dense_plan
 
 Say = Callable[[str], Any]
@@ -43,15 +46,21 @@ def export(
     bundle: str | Path,
     *,
     int8: bool = False,
+    calibration: Any = None,
+    columns: Columns | None = None,
+    skip_bad_rows: bool = False,
     task: str | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """Write onnx/model.onnx, and if requested its int8 twin, into a bundle. The dense model of a
+    """Write onnx/model.onnx, and if requested its int8 twins, into a bundle. The dense model of a
     bundle that holds one is exported, too, into its own directory.
 
     Args:
         bundle: the directory. One without a plan is exported dense: every token stays.
         int8: also write onnx/model_int8.onnx.
+        calibration: data without labels, whatever `evaluate` reads; also write
+            onnx/openvino_int8.xml, static int8 for OpenVINO, calibrated on some of its texts.
+        columns, skip_bad_rows: of the calibration data.
         task: name of the task, for a directory without a report whose head is ambiguous.
         say: gets a line about each part of the work.
 
@@ -60,15 +69,31 @@ def export(
     """
     folder = Path(bundle)
     loaded = Bundle.load(folder, task)
+    texts = None
+    if calibration is not None:
+        if isinstance(loaded.tokenizer, Images):
+            raise UserError("int8 for OpenVINO is for texts here; leave --int8-openvino out")
+        texts = sample(
+            load_texts(
+                calibration,
+                reads=loaded.task.READS,
+                preset=preset_in(folder),
+                columns=columns,
+                skip_bad_rows=skip_bad_rows,
+            )
+        )
+    how: Any = {"int8": int8, "texts": texts, "say": say}
     if loaded.dense is None:
-        return _export(loaded, folder, int8=int8, say=say)
+        return _export(loaded, folder, **how)
     say("the dense model:")
-    dense = _export(loaded.dense, folder / DENSE, int8=int8, say=say)  # first: it is hashed next
+    dense = _export(loaded.dense, folder / DENSE, **how)  # first: it is hashed next
     say("the pruned model:")
-    return _export(loaded, folder, int8=int8, say=say) | {"dense": dense}
+    return _export(loaded, folder, **how) | {"dense": dense}
 
 
-def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, Any]:
+def _export(
+    bundle: Bundle, folder: Path, *, int8: bool, texts: Sequence[Any] | None, say: Say
+) -> dict[str, Any]:
     model, tokenizer, task = bundle.model, bundle.tokenizer, bundle.task
     if not isinstance(tokenizer, Images):
         _check_tokenizer(tokenizer, folder / "tokenizer.json")
@@ -96,8 +121,22 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
             say("quantising to int8")
             quantize(path, stage / "model_int8.onnx")
             int8_engine = OnnxRuntime(stage / "model_int8.onnx", threads=None)
-            difference = _difference(model.config, plan, engine, int8_engine, limit, names)
-            checked["int8"] = {"difference": difference}
+            found = _difference(model.config, plan, engine, int8_engine, limit, names)
+            checked["int8"] = {"difference": found}
+        if texts is not None:
+            say("calibrating int8 for OpenVINO")
+            twin = stage / Path(OPENVINO_INT8).name
+            reader = Texts.load(
+                folder / "tokenizer.json",
+                task,
+                max_length=limit,
+                inputs=names,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+            feeds = [reader.batch([row]) for row in reader.encode(texts)]
+            quantize_openvino(path, twin, feeds)
+            found = difference(path, twin, feeds)
+            checked["int8 openvino"] = {"difference": found, "texts": len(feeds)}
         if bundle.plan is None:
             plan.save(folder / "plan.json")
         manifest = Manifest.of(
@@ -116,7 +155,8 @@ def _export(bundle: Bundle, folder: Path, *, int8: bool, say: Say) -> dict[str, 
     report: dict[str, Any] = {}
     if (timed := bundle.report.get("time")) is not None:
         report = times_here(bundle, folder, timed, say)
-    sizes = {p.name: p.stat().st_size for p in sorted((folder / "onnx").glob("*.onnx*"))}
+    written = sorted(p for p in (folder / "onnx").iterdir() if p.suffix != ".json")
+    sizes = {p.name: p.stat().st_size for p in written}
     return {"bundle": str(folder), "max_length": limit, "checked": checked, "bytes": sizes} | report
 
 
@@ -145,21 +185,25 @@ def evaluate_files(
         skip_bad_rows: leave out rows that cannot be read, in place of an error.
 
     Returns:
-        What `evaluate` returns, by precision.
+        What `evaluate` returns, by precision; "int8 openvino" for the calibrated file.
     """
     folder = Path(bundle)
     files = Manifest.load(folder).files
+    runs: dict[str, Any] = {
+        precision: {"precision": precision} for precision, graph in GRAPHS.items() if graph in files
+    }
+    if OPENVINO_INT8 in files:
+        runs["int8 openvino"] = {"precision": "int8", "runtime": "openvino"}
     results = {
-        precision: evaluate(
-            Runner(folder, precision=precision),
+        name: evaluate(
+            Runner(folder, **how),
             source,
             preset=preset_in(folder),
             columns=columns,
             split=split,
             skip_bad_rows=skip_bad_rows,
         )
-        for precision, graph in GRAPHS.items()
-        if graph in files
+        for name, how in runs.items()
     }
     write_report(folder, read_report(folder) | {"onnx": results})
     return results

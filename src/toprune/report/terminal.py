@@ -73,6 +73,7 @@ def _files(report: dict[str, Any]) -> Table:
         table.add_column(name, justify="right")
     checked, sizes = report["checked"], report["bytes"]
     references = {"model.onnx": ("fp32", "torch"), "model_int8.onnx": ("int8", "fp32")}
+    references["openvino_int8.xml"] = "int8 openvino", "fp32"
     for name, size in sizes.items():
         precision, other = references.get(name, ("", ""))
         difference = f"{checked[precision]['difference']:.1e} from {other}" if precision else ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from toprune.errors import UserError
 from toprune.run import manifest
-from toprune.run.manifest import GRAPHS, Manifest, Precision
+from toprune.run.manifest import Manifest, Precision
 from toprune.tasks import Task
 from toprune.tasks.fallback import DENSE, PLACE, Fallback
 from toprune.tasks.tokenize import Row
@@ -103,10 +103,10 @@ def has_dense(bundle: Path, files: Manifest) -> bool:
     return True
 
 
-def dense_precision(dense: Manifest, precision: Precision) -> Precision:
+def dense_precision(dense: Manifest, precision: Precision, runtime: str = "onnx") -> Precision:
     """The file of the dense model that stands behind a pruned one: of the same precision, so that
     the budget holds; fp32 if that was not exported."""
-    return precision if GRAPHS[precision] in dense.files else "fp32"
+    return precision if dense.graph(precision, runtime) in dense.files else "fp32"
 
 
 def read_fallback(bundle: Path, files: Manifest) -> Fallback:

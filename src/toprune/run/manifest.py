@@ -29,6 +29,7 @@ PLACE = "onnx/export.json"
 FORMAT = "toprune"  # transformers names the format of its own exports here, such as "onnx"
 Precision = Literal["fp32", "int8"]
 GRAPHS: dict[Precision, str] = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+OPENVINO_INT8 = "onnx/openvino_int8.xml"  # static int8; its weights are in the .bin beside it
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 MAX_LENGTH = 1 << 20  # tokens of a text: a number above it is a mistake or an attack
 MAX_ID = 1 << 31  # of a token
@@ -165,6 +166,12 @@ class Manifest:
         reader = images.PLACE if self.images else "tokenizer.json"
         return ("plan.json", reader, *(name for name in self.files if name == dial.FILE))
 
+    def graph(self, precision: Precision, runtime: str = "onnx") -> str:
+        """The file to run: OpenVINO prefers the int8 file that was calibrated for it."""
+        if precision == "int8" and runtime == "openvino" and OPENVINO_INT8 in self.files:
+            return OPENVINO_INT8
+        return GRAPHS[precision]
+
     def build_task(self) -> Task:
         """The task with its settings."""
         return make_task(self.task, self.settings)
@@ -216,12 +223,14 @@ class Manifest:
         """
         bundle = Path(bundle)
         if graph not in self.files:
-            command = "toprune export --int8" if graph == GRAPHS["int8"] else "toprune export"
+            option = {GRAPHS["int8"]: " --int8", OPENVINO_INT8: " --int8-openvino TEXTS"}
+            command = f"toprune export{option.get(graph, '')}"
             raise UserError(f"{bundle} was exported without {graph}; run '{command} {bundle}'")
         for name in (*self.needed, graph):
             if not (bundle / name).is_file():
                 raise UserError(f"{bundle / name} is missing; copy it again or export again")
-        others = set(GRAPHS.values()) - {graph}  # not run, so not read: a cold start stays short
+        # Not run, so not read: a cold start stays short.
+        others = {*GRAPHS.values(), *both_files(OPENVINO_INT8)} - {*both_files(graph)}
         for name, digest in self.files.items():
             if name in others or not os.path.lexists(bundle / name):
                 continue
@@ -231,13 +240,26 @@ class Manifest:
                     f"it was changed, cut short or belongs to another bundle; copy it again, "
                     f"or run 'toprune export {bundle}' again"
                 )
-        for location in sorted(external_files(bundle / graph)):
+        for location in weight_files(bundle / graph):
             name = f"{Path(graph).parent.as_posix()}/{location}"
             if name not in self.files or not (bundle / name).is_file():
                 raise UserError(
                     f"{bundle / graph} keeps weights in {location!r}, which is not a file of the "
                     "bundle; copy it again or export again"
                 )
+
+
+def both_files(graph: str) -> tuple[str, ...]:
+    """A graph's file; one of OpenVINO has a second one for its weights."""
+    path = Path(graph)
+    return (graph, path.with_suffix(".bin").as_posix()) if path.suffix == ".xml" else (graph,)
+
+
+def weight_files(path: Path) -> list[str]:
+    """The files beside a graph in which it keeps weights."""
+    if path.suffix == ".xml":
+        return [path.with_suffix(".bin").name]
+    return sorted(external_files(path))
 
 
 def is_foreign(text: str) -> bool:

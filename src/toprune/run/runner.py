@@ -63,7 +63,7 @@ class Runner:
             bundle: the directory that `prune` wrote and `export` completed.
             precision: "fp32", or "int8" if the bundle was exported with it.
             threads: threads of one call; None: one for each core. Use 1 if many threads call.
-            runtime: what executes the graph.
+            runtime: what executes the graph; "openvino" has an int8 file of its own, if exported.
             providers: execution providers of onnxruntime; None: those of the device.
             device: "cuda" for a GPU; it needs onnxruntime-gpu.
             max_length: tokens of a text, at most the bundle's own limit, which is the default.
@@ -86,7 +86,7 @@ class Runner:
                 f"a maximum length of {max_length} is not in 1 to {limit}, the range that the "
                 "export checked; use less, or export the bundle again"
             )
-        graph = GRAPHS[precision]
+        graph = self.manifest.graph(precision, runtime)
         self.manifest.verify(bundle, graph)
         self.plan = Plan.load(bundle / "plan.json")
         self.batch_tokens, self.max_length = batch_tokens, max_length or limit
@@ -107,7 +107,7 @@ class Runner:
             chosen = read_fallback(bundle, self.manifest)
             partner = Manifest.load(bundle / DENSE)
             check_partner(bundle, self.manifest, partner)
-            how["precision"] = dense_precision(partner, precision)
+            how["precision"] = dense_precision(partner, precision, runtime)
             net = Runner(bundle / DENSE, max_length=max_length, **how)
             self._net = SafetyNet(chosen, self.task, net._outputs)
         elif dense is None and fallback and self.task.RANKS and has_dense(bundle, self.manifest):
