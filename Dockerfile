@@ -8,7 +8,7 @@ RUN useradd --create-home --uid 10001 toprune
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
 RUN pip install --no-cache-dir '/src[serve]' && rm -rf /src
-USER toprune
+USER 10001
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["python", "-c", \
     "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health', timeout=2)"]

@@ -58,13 +58,13 @@ class ByCount(Queue):
 
     most = COUNT
 
-    def take(self) -> Batch | None:
+    def take(self, level: int = 0) -> Batch | None:
         if not self._items:
             return None
         self._items.sort(key=lambda one: one.order[1])  # by arrival, not by deadline
         chosen, self._items = self._items[: self.most], self._items[self.most :]
         self._count_waiting()
-        return Batch(chosen[0].job.engine, chosen, sum(item.macs for item in chosen))
+        return Batch(chosen[0].job.engine, chosen, sum(item.macs[level] for item in chosen))
 
 
 class OneByOne(ByCount):

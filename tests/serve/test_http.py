@@ -199,6 +199,12 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     ),
     "top_n of 0": ("/v2/rerank", {"query": "w1", "documents": ["a"], "top_n": 0}, 422, "1 or more"),
     "cut text": ("/embed", {"inputs": "w1 " * 50, "truncate": False}, 413, "limit of 24 tokens"),
+    "cut pair": (
+        "/rerank",
+        {"query": "w1", "texts": ["w2", "w3 " * 50], "truncate": False},
+        413,
+        "text 1 has more than the limit",
+    ),
     "words in a string": ("/v1/tag", {"words": "w1 w2"}, 422, "list of words"),
     "no context": ("/v1/answer", {"question": "w1"}, 422, "the field context is missing"),
 }
@@ -211,6 +217,19 @@ def test_refused(client: TestClient, case: str):
     assert response.status_code == status, response.text
     assert line in response.text
     assert "\\n" not in response.text
+
+
+@pytest.mark.parametrize("path", ["/embed", "/predict", "/rerank"])
+def test_a_text_that_fills_the_limit_is_not_cut(client: TestClient, path: str):
+    """One word more is too long."""
+    frame = 3 if path == "/rerank" else 2  # tokens that the tokenizer adds
+    for words, status in ((MAX_LENGTH - frame, 200), (MAX_LENGTH - frame + 1, 413)):
+        body: dict[str, Any] = {"inputs": "w1 " * words}
+        if path == "/rerank":
+            body = {"query": "w1", "texts": ["w2 " * (words - 1)]}
+        more = {"truncate": False} | ({"model": "classify"} if path == "/predict" else {})
+        reply = client.post(path, json=body | more)
+        assert reply.status_code == status, reply.text
 
 
 def test_refused_before_json(client: TestClient):

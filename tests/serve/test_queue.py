@@ -30,13 +30,16 @@ class Fake:
     def run(self, texts: Any, level: int, /) -> list[Any]:
         raise NotImplementedError
 
+    def executed(self, texts: Any, answers: Any, level: int, /) -> int:
+        raise NotImplementedError
+
 
 ENGINE = Fake()
 
 
 def push(queue: Queue, *lengths: int, now: float = 0.0, engine: Fake = ENGINE) -> Job:
     job = Job(engine, [Encoded(n, ()) for n in lengths], lambda job: None)
-    queue.push(job, [(COST.count(n),) for n in lengths], now)
+    queue.push(job, [((COST.count(n),),) for n in lengths], now)
     return job
 
 
@@ -50,6 +53,22 @@ def test_the_cost_of_a_row_is_what_the_plan_executes():
     for n in (1, 2, 77, 512):
         assert sum(COST.count(n)) == executed_macs(sizes, PLAN, n)
     assert sum(COST.count(512)) > 4 * sum(COST.count(128))  # attention grows by the square
+
+
+def test_a_tighter_budget_packs_more_texts():
+    tight = RowCost(Plan("bert", 4, 128, "received", (Step(0, Fraction(1, 8)),)))
+    batches: list[int] = []
+    for level in (0, 1):
+        queue = Queue(1e9, 1)
+        job = Job(ENGINE, [Encoded(100, ())] * 40, lambda job: None)
+        queue.push(job, [((COST.count(100),), (tight.count(100),))] * 40, 0.0)
+        fill = queue.batches
+        batch = queue.take(level)
+        assert batch is not None
+        assert batch.macs <= ENGINE.batch_macs
+        assert fill == pytest.approx(40 * sum(COST.count(100)) / ENGINE.batch_macs)
+        batches.append(len(batch.items))
+    assert batches[0] < batches[1]
 
 
 def test_protected_tokens_cost_more():
@@ -79,7 +98,7 @@ def test_every_text_runs_once_and_no_batch_exceeds_the_target(lengths: list[int]
     seen: list[int] = []
     while batch := queue.take():
         assert len(batch.items) == 1 or batch.macs <= ENGINE.batch_macs
-        alone = sum(item.macs for item in batch.items)
+        alone = sum(item.macs[0] for item in batch.items)
         assert batch.macs <= WASTE * alone
         seen += [item.index for item in batch.items]
     assert sorted(seen) == list(range(len(lengths)))
@@ -151,14 +170,14 @@ def test_the_pace_follows_the_measured_one():
         push(queue, LONG)
         batch = queue.take()
         assert batch is not None
-        queue.learn(batch, 0.2)
+        queue.learn(batch.engine, batch.macs, 0.2)
     assert queue.seconds_per_batch == pytest.approx(0.2, rel=0.01)
 
 
 def test_windows_of_a_text_stay_together():
     queue = Queue(100, 1)
     job = Job(ENGINE, [Encoded("long", ())], lambda job: None)
-    queue.push(job, [(Macs(1, 1), Macs(1, 4))], 0.0)
+    queue.push(job, [((Macs(1, 1), Macs(1, 4)),)], 0.0)
     batch = queue.take()
     assert batch is not None
     assert batch.macs == 2 + 2 * 4

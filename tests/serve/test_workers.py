@@ -14,7 +14,7 @@ from toprune.serve.queue import Closed, Full, Job, Queue
 from toprune.serve.shed import Shed, parse_shed
 from toprune.serve.workers import Workers
 
-ROW = (Macs(1, 0),)
+COSTS = ((Macs(1, 0),), (Macs(1, 0),))  # at two budgets
 
 
 class Echo:
@@ -33,6 +33,9 @@ class Echo:
             raise self.error("this text is bad")
         return words
 
+    def executed(self, texts: Any, answers: Any, level: int, /) -> int:
+        return len(texts)
+
 
 class Desk:
     """Workers without threads: a test runs batch by batch, and sets the clock."""
@@ -46,7 +49,7 @@ class Desk:
 
     def submit(self, *texts: str) -> Job:
         job = Job(self.engine, [Encoded(text, ()) for text in texts], self.over.append)
-        self.workers.submit(job, [ROW] * len(texts))
+        self.workers.submit(job, [COSTS] * len(texts))
         return job
 
     def run_all(self) -> None:

@@ -23,7 +23,7 @@ from toprune.export.parity import cases_of, check, draw, protected_ids
 from toprune.export.quantize import quantize
 from toprune.io.atomic import replace_directory
 from toprune.io.untrusted import read_text
-from toprune.models.families import max_positions
+from toprune.models.families import max_positions, sizes_of
 from toprune.models.heads import restore_of
 from toprune.plan.plan import Plan
 from toprune.report.environment import environment
@@ -150,6 +150,7 @@ def _export(
             labels=_labels(bundle),
             checked=checked,
             environment=environment(),
+            sizes=sizes_of(model),
         )
         (stage / "export.json").write_text(manifest.to_json(), encoding="utf-8", newline="\n")
     report: dict[str, Any] = {}

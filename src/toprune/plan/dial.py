@@ -8,10 +8,9 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from types import NoneType
 from typing import Any
 
 from toprune.errors import UserError
@@ -19,9 +18,10 @@ from toprune.io.atomic import write_text
 from toprune.io.untrusted import read_text
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Sizes
-from toprune.plan.plan import DENOMINATOR, MAX_ID, Plan, Step
+from toprune.plan.plan import DENOMINATOR, Plan, Step
 from toprune.plan.schedule import repair
 from toprune.plan.schema import Schema
+from toprune.plan.sizes import parse_sizes
 
 FILE = "dial.json"
 KEEP = "keep"  # input of the graph: (steps,) thousandths; its default is plan.json
@@ -43,10 +43,6 @@ _SCHEMA = Schema(
 )
 _require = _SCHEMA.require
 _STOP_FIELDS = {"asked": (str,), "reduction": (float, int), "keep": (list,)}
-_SIZES_FIELDS: dict[str, tuple[type, ...]] = {
-    field.name: {"slim": (list, NoneType), "gated": (bool,)}.get(field.name, (int, NoneType))
-    for field in fields(Sizes)
-}
 
 
 @dataclass(frozen=True)
@@ -212,7 +208,7 @@ class Dial:
         )
         _require(len(data["budgets"]) <= MAX_BUDGETS, f"it has 2 to {MAX_BUDGETS} budgets")
         stops = tuple(_stop(stop) for stop in data["budgets"])
-        return cls(default, stops, _sizes(data["sizes"]), _lengths(data["lengths"]))
+        return cls(default, stops, parse_sizes(data["sizes"], _SCHEMA), _lengths(data["lengths"]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dial to a file, whole or not at all."""
@@ -306,28 +302,6 @@ def _stop(data: Any) -> Stop:
     _require(1 < reduction < math.inf, "a reduction must be above one")
     keep = tuple(Fraction(number, DENOMINATOR) for number in kept)
     return Stop(Budget(data["asked"], reduction), keep)
-
-
-def _sizes(data: dict[str, Any]) -> Sizes:
-    _SCHEMA.check_fields(data, _SIZES_FIELDS, "sizes")
-    slim = data["slim"]
-    if slim is not None:
-        _require(
-            len(slim) == data["layers"]
-            and all(type(pair) is list and len(pair) == 2 for pair in slim),
-            "slim must have two numbers for each layer",
-        )
-        slim = tuple((pair[0], pair[1]) for pair in slim)
-    required = [data[name] for name in ("layers", "width", "heads", "inner")]
-    others = [x for name, x in data.items() if name not in ("slim", "gated") and x is not None]
-    numbers = [*others, *(number for pair in slim or () for number in pair)]
-    _require(
-        all(type(number) is int and 0 <= number <= MAX_ID for number in numbers)
-        and all(type(number) is int and number > 0 for number in required),
-        "sizes must be whole numbers",
-    )
-    read: dict[str, Any] = data | {"slim": slim}
-    return Sizes(**read)
 
 
 def _lengths(data: dict[str, Any]) -> Lengths:

@@ -51,6 +51,7 @@ class SafetyNet:
 
     fallback: Fallback
     task: Task
+    dense: Manifest
     run_dense: Run
 
     def catch(

@@ -21,7 +21,9 @@ from toprune.data import images
 from toprune.errors import UserError
 from toprune.io.untrusted import inside, parse_json, read_text
 from toprune.plan import dial
+from toprune.plan.cost import Sizes
 from toprune.plan.schema import Schema
+from toprune.plan.sizes import parse_sizes
 from toprune.run.external_data import external_files
 from toprune.tasks import Task, fallback, make_task
 
@@ -54,8 +56,9 @@ _SCHEMA = Schema(
         "files": (dict,),
         "checked": (dict,),
         "environment": (dict,),
+        "sizes": (dict, NoneType),
     },
-    optional=frozenset({"export_format"}),  # files from before it was written
+    optional=frozenset({"export_format", "sizes"}),  # files from before they were written
     advice="; export the bundle again (toprune export)",
 )
 
@@ -73,6 +76,7 @@ class Manifest:
     files: dict[str, str] = field(hash=False)  # sha256 by path below the bundle
     checked: dict[str, Any] = field(hash=False)  # figures of the exporter's parity check
     environment: dict[str, Any] = field(hash=False)
+    sizes: Sizes | None = None  # of the model: a server knows by them what a text costs
     schema: int = _SCHEMA.version
 
     def __post_init__(self) -> None:
@@ -121,6 +125,7 @@ class Manifest:
         labels: tuple[str, ...] | None,
         checked: dict[str, Any],
         environment: dict[str, Any],
+        sizes: Sizes | None = None,
     ) -> "Manifest":
         """Make the manifest of a bundle.
 
@@ -134,6 +139,7 @@ class Manifest:
             labels: class names by id, if the head has names.
             checked: figures of the parity check.
             environment: versions and machine of the export.
+            sizes: of the model.
         """
         bundle, graphs = Path(bundle), Path(graphs)
         names = ["plan.json", dial.FILE, "config.json", "tokenizer.json", images.PLACE]
@@ -154,6 +160,7 @@ class Manifest:
             files=files,
             checked=checked,
             environment=environment,
+            sizes=sizes,
         )
 
     @property
@@ -177,8 +184,9 @@ class Manifest:
         return make_task(self.task, self.settings)
 
     def to_json(self) -> str:
-        about = {"schema": self.schema, "export_format": FORMAT}
-        return json.dumps(about | vars(self), indent=1, allow_nan=False) + "\n"
+        data = {"schema": self.schema, "export_format": FORMAT} | vars(self)
+        data["sizes"] = None if self.sizes is None else vars(self.sizes)
+        return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
@@ -194,6 +202,8 @@ class Manifest:
         if data["labels"] is not None:
             data["labels"] = _SCHEMA.strings("labels", data["labels"])
         _SCHEMA.strings("files", list(data["files"].values()))
+        if data.get("sizes") is not None:
+            data["sizes"] = parse_sizes(data["sizes"], _SCHEMA)
         return cls(**data)
 
     @classmethod

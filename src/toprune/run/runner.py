@@ -100,7 +100,7 @@ class Runner:
         self._settings = Settings(bundle, self.manifest, self.plan, self._engine)
         self.plan, self._keep = self._settings.turn(budget)
         self._dense: Runner | None = None
-        self._net: SafetyNet | None = None
+        self.net: SafetyNet | None = None
         how: Any = {"threads": threads, "runtime": runtime, "providers": providers}
         how |= {"batch_tokens": batch_tokens, "fallback": False}
         if dense is None and fallback and has_fallback(bundle, self.manifest):
@@ -109,7 +109,7 @@ class Runner:
             check_partner(bundle, self.manifest, partner)
             how["precision"] = dense_precision(partner, precision, runtime)
             net = Runner(bundle / DENSE, max_length=max_length, **how)
-            self._net = SafetyNet(chosen, self.task, net._outputs)
+            self.net = SafetyNet(chosen, self.task, partner, net._outputs)
         elif dense is None and fallback and self.task.RANKS and has_dense(bundle, self.manifest):
             dense = bundle / DENSE
         if dense is not None:
@@ -264,7 +264,7 @@ class Runner:
     @property
     def fallback(self) -> Fallback | None:
         """The fallback that is in use."""
-        return None if self._net is None else self._net.fallback
+        return None if self.net is None else self.net.fallback
 
     def stats(self) -> dict[str, Any]:
         """How many `texts` were read since the bundle was opened, how many of these the dense model
@@ -284,8 +284,8 @@ class Runner:
         while chunk := take_chunk(texts):
             plain, rows = read_rows(self._reader, chunk, first)
             outputs, fell = self._outputs(rows, first), None
-            if self._net is not None:
-                fell = self._net.catch(outputs, rows, len(chunk), first)
+            if self.net is not None:
+                fell = self.net.catch(outputs, rows, len(chunk), first)
             self._counter.add(len(chunk), 0 if fell is None else int(fell.sum()))
             yield plain, rows, outputs, fell
             first += len(chunk)

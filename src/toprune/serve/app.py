@@ -323,9 +323,9 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 def _check_cut(bundle: Loaded, texts: Sequence[Sequence[Any]]) -> None:
-    if bundle.task.overlap is not None:  # windows read everything
-        return
     limit = bundle.runner.max_length
     for i, rows in enumerate(texts):
-        if any(len(row) >= limit for row in rows):
-            raise BadRequest(f"text {i} reaches the limit of {limit} tokens; set truncate", 413)
+        if any(row.cut for row in rows):
+            raise BadRequest(
+                f"text {i} has more than the limit of {limit} tokens; set truncate", 413
+            )

@@ -13,7 +13,7 @@ from toprune.errors import UserError
 from toprune.run.encoded import Encoded
 from toprune.run.manifest import PLACE
 from toprune.run.runner import Runner
-from toprune.serve.cost import BatchCost, Macs, RowCost
+from toprune.serve.cost import Levels, TextCost
 from toprune.serve.metrics import Metrics
 from toprune.tasks import Task
 
@@ -52,9 +52,8 @@ class Loaded:
             raise UserError(f"the bundle {name} reads images; toprune serve is for texts")
         self._runners = [runner.at(budget) for budget in budgets] or [runner]
         self.name, self.runner = name, self._runners[0]
-        self._cost = RowCost(self.runner.plan)
-        longest = BatchCost().with_rows([self._cost.count(runner.max_length)]).macs
-        self.batch_macs = batch_macs or longest
+        self._cost = TextCost(self._runners)
+        self.batch_macs = batch_macs or self._cost.longest(runner.max_length)
 
     @property
     def task(self) -> Task:
@@ -65,15 +64,18 @@ class Loaded:
         """Names of the classes or tags; without names, as transformers calls them."""
         return self.runner.manifest.labels or [f"LABEL_{i}" for i in range(self.runner.outputs)]
 
-    def encode(self, texts: Sequence[Any]) -> list[tuple[Encoded, tuple[Macs, ...]]]:
-        """Tokenize texts and count the cost of their rows."""
-        return [
-            (one, tuple(self._cost(row) for row in one.rows)) for one in self.runner.encode(texts)
-        ]
+    def encode(self, texts: Sequence[Any]) -> list[tuple[Encoded, Levels]]:
+        """Tokenize texts and count the cost of their rows at each budget."""
+        return [(one, self._cost.predict(one.rows)) for one in self.runner.encode(texts)]
 
     def run(self, texts: Sequence[Encoded], level: int = 0) -> list[Answer]:
         """Answer texts in one batch, at the budget of that number."""
         return [Answer(*answer) for answer in self._runners[level].answers(texts)]
+
+    def executed(self, texts: Sequence[Encoded], answers: Sequence[Answer], level: int) -> int:
+        """Count the multiply-accumulates that `run` took for these answers."""
+        fell = [bool(answer.prediction.get("fallback")) for answer in answers]
+        return self._cost.executed([text.rows for text in texts], fell, level)
 
 
 Load = Callable[[str, Path], Loaded]

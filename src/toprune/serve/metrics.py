@@ -67,7 +67,7 @@ class Metrics:
         self._texts = Series("texts_total", "counter", "Texts answered.")
         self._tokens = Series("tokens_total", "counter", "Tokens of the texts answered.")
         self._macs = Series(
-            "executed_macs_total", "counter", "Predicted multiply-accumulates of the batches."
+            "executed_macs_total", "counter", "Multiply-accumulates of the batches."
         )
         self._fallbacks = Series(
             "fallbacks_total", "counter", "Texts that the dense model answered."

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any, Protocol
 
 from toprune.run.encoded import Encoded
-from toprune.serve.cost import BatchCost, Macs
+from toprune.serve.cost import BatchCost, Levels
 
 STRETCH = 4.0  # a request may be overtaken for so many times the time that it needs itself
 WASTE = 1.25  # a text joins a batch if it costs there at most so many times its cost alone
@@ -31,6 +31,10 @@ class Engine(Protocol):
 
     def run(self, texts: Sequence[Encoded], level: int, /) -> list[Any]:
         """The answer to each text, at the budget of that number (`Shed`)."""
+        ...
+
+    def executed(self, texts: Sequence[Encoded], answers: list[Any], level: int, /) -> int:
+        """The multiply-accumulates that these answers took."""
         ...
 
 
@@ -56,8 +60,8 @@ class Item:
     job: "Job"
     index: int  # within the request
     text: Encoded
-    rows: tuple[Macs, ...]
-    macs: int  # its cost alone
+    levels: Levels  # the cost of its rows at each budget
+    macs: tuple[int, ...]  # its cost alone at each budget
     order: tuple[float, int] = (0.0, 0)
 
 
@@ -134,7 +138,7 @@ class Queue:
         if self.batches >= self.max_batches:
             raise Full(max(1, ceil(self.batches * self.seconds_per_batch / self._workers)))
 
-    def push(self, job: Job, rows: Sequence[tuple[Macs, ...]], now: float) -> None:
+    def push(self, job: Job, costs: Sequence[Levels], now: float) -> None:
         """Add all texts of a request, or raise `Full` and add none.
 
         A request that finds room is taken whole, however large: the limit on texts of a request
@@ -143,8 +147,8 @@ class Queue:
         self.check_room()
         job.answers, job.left = [None] * len(job.texts), len(job.texts)
         items = [
-            Item(job, i, text, own, BatchCost().with_rows(own).macs)
-            for i, (text, own) in enumerate(zip(job.texts, rows, strict=True))
+            Item(job, i, text, own, tuple(BatchCost().with_rows(rows).macs for rows in own))
+            for i, (text, own) in enumerate(zip(job.texts, costs, strict=True))
         ]
         shares = sum(map(_share, items))
         deadline = now + STRETCH * shares * self.seconds_per_batch
@@ -154,19 +158,19 @@ class Queue:
             insort(self._items, item, key=lambda one: one.order)
         self.batches += shares
 
-    def take(self) -> Batch | None:
-        """Remove and return the texts that run next; None if none waits."""
+    def take(self, level: int = 0) -> Batch | None:
+        """Remove and return the texts that run next at a budget; None if none waits."""
         if not self._items:
             return None
         first = self._items[0]
-        engine, cost = first.job.engine, BatchCost().with_rows(first.rows)
+        engine, cost = first.job.engine, BatchCost().with_rows(first.levels[level])
         chosen, rest = [first], []
         for item in self._items[1:]:
-            joined = cost.with_rows(item.rows)
+            joined = cost.with_rows(item.levels[level])
             if (
                 item.job.engine is engine
                 and joined.macs <= engine.batch_macs
-                and joined.macs - cost.macs <= WASTE * item.macs
+                and joined.macs - cost.macs <= WASTE * item.macs[level]
             ):
                 chosen.append(item)
                 cost = joined
@@ -190,9 +194,9 @@ class Queue:
         self._items, self.batches = [], 0.0
         return jobs
 
-    def learn(self, batch: Batch, seconds: float) -> None:
-        """Take note of how long a batch took."""
-        pace = seconds * batch.engine.batch_macs / max(1, batch.macs)
+    def learn(self, engine: Engine, macs: int, seconds: float) -> None:
+        """Take note of how long a batch of so many multiply-accumulates took."""
+        pace = seconds * engine.batch_macs / max(1, macs)
         self.seconds_per_batch += MEMORY * (pace - self.seconds_per_batch)
 
     def _count_waiting(self) -> None:
@@ -200,5 +204,6 @@ class Queue:
 
 
 def _share(item: Item) -> float:
-    """The part of a full batch that a text takes."""
-    return item.macs / item.job.engine.batch_macs
+    """The part of a full batch that a text takes at the loosest budget: with the budget that runs
+    now, a queue would shrink as `Shed` tightens it, and grow again as it relaxes."""
+    return item.macs[0] / item.job.engine.batch_macs

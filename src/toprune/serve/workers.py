@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from toprune.errors import UserError
-from toprune.serve.cost import Macs
+from toprune.serve.cost import Levels
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Batch, Closed, Job, Queue
 from toprune.serve.shed import Shed
@@ -50,16 +50,16 @@ class Workers:
         with self._changed:
             self._check()
 
-    def submit(self, job: Job, rows: Sequence[tuple[Macs, ...]]) -> None:
+    def submit(self, job: Job, costs: Sequence[Levels]) -> None:
         """Queue a request, or raise `Full` or `Closed`.
 
         Args:
             job: the request.
-            rows: the cost of the rows of each text.
+            costs: of the rows of each text, at each budget.
         """
         with self._changed:
             self._check()
-            self._queue.push(job, rows, self._clock())
+            self._queue.push(job, costs, self._clock())
             self._report()
             self._changed.notify_all()
 
@@ -102,21 +102,22 @@ class Workers:
         """Run one batch, if a text waits; returns whether one did."""
         with self._changed:
             level = self._shed.choose(self._queue.fill)
-            batch = self._queue.take()
+            batch = self._queue.take(level)
             if batch is None:
                 return False
             self._running += 1
             self._report()
         started = self._clock()
+        macs = batch.macs
         try:
-            self._run(batch, level)
+            macs = self._run(batch, level)
         finally:
             with self._changed:
                 self._running -= 1
                 seconds = self._clock() - started
-                self._queue.learn(batch, seconds)
+                self._queue.learn(batch.engine, macs, seconds)
                 self._changed.notify_all()
-        self._metrics.batch(batch.engine.name, len(batch.items), batch.macs, seconds)
+        self._metrics.batch(batch.engine.name, len(batch.items), macs, seconds)
         if len(self._shed.budgets) > 1:
             self._metrics.shed(level, self._shed.budgets[level], len(batch.items))
         return True
@@ -130,21 +131,23 @@ class Workers:
                 if self._is_closed and not len(self._queue):
                     return
 
-    def _run(self, batch: Batch, level: int) -> None:
+    def _run(self, batch: Batch, level: int) -> int:
+        """Run a batch and answer its requests; returns the multiply-accumulates that it took."""
+        texts = [item.text for item in batch.items]
         try:
-            answers = batch.engine.run([item.text for item in batch.items], level)
+            answers = batch.engine.run(texts, level)
         except Exception as error:  # a worker must go on, whatever an engine does
             if len(batch.items) > 1 and isinstance(error, UserError):
-                for item in batch.items:  # one text must not spoil the answers to others
-                    self._run(Batch(batch.engine, [item], item.macs), level)
-                return
+                alone = [Batch(batch.engine, [item], item.macs[level]) for item in batch.items]
+                return sum(self._run(one, level) for one in alone)  # nobody spoils others' answers
             for item in batch.items:
                 item.job.fail(error)
                 with self._changed:
                     self._queue.drop(item.job)
-            return
+            return batch.macs
         for item, answer in zip(batch.items, answers, strict=True):
             item.job.answer(item.index, answer, level)
+        return batch.engine.executed(texts, answers, level)
 
     def _check(self) -> None:
         if self._is_closed:

@@ -34,6 +34,7 @@ class Row:
     # (n, 2) int64, -1 for other tokens. Spans: first character in the context and the one after the
     # last; words: number of the word, and of the piece within it.
     places: np.ndarray | None = None
+    cut: bool = False  # whether the text was too long and its rest is in no row
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -161,7 +162,9 @@ class Texts:
         elif self._words:
             places = word_places(encoding, starts)
         types = np.array(encoding.type_ids, np.int64) if self._has_segments else None
-        return Row(np.array(encoding.ids, np.int64), types, text, places)
+        is_full = self._stride is None and len(encoding.ids) >= self._max_length
+        cut = is_full and bool(encoding.overflowing)
+        return Row(np.array(encoding.ids, np.int64), types, text, places, cut)
 
     def _shortened(self, pair: tuple[str, str]) -> tuple[str, str]:
         """Cut the end of a question (or first text) that would leave no room for its context."""
