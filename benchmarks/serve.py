@@ -1,23 +1,26 @@
 """The server under load: batches by executed cost, against dense, one text a call, and by count.
 
-    toprune demo --out demo                               # or any two exported bundles of a task
-    python benchmarks/serve.py --dense demo/dense --pruned demo/pruned      # about 7 minutes
-    python benchmarks/serve.py --dense D --pruned P --seconds 1   # to try it: writes no result
+    python benchmarks/serve.py --dense D --pruned P --dial B --shed 2x,3x,5x    # about 8 minutes
+    python benchmarks/serve.py --dense D --pruned P --seconds 1     # to try it: writes no result
 
-Requests of one text arrive at random times (open loop), whether or not earlier ones are answered;
-a latency counts from the moment at which the request was to be sent. The texts are IMDB's reviews,
-or words of the same lengths where they are not there.
+D, P and B are exported bundles of one task; P is to be one of 3x. Requests of one text arrive at
+random times (open loop). Two mixes of lengths: IMDB's test reviews, and TREC-QA's test pairs of a
+question and a sentence, for which other bundles can be named (--trec-dense, --trec-pruned). Without
+../shared/data the texts are words of such lengths.
 
-dense   the dense file in the same server
-naive   the pruned file, one text a call
-count   the pruned file, batches of up to eight texts in the order of arrival
-cost    the pruned file, batches by executed cost: what toprune serve does
-shed    the same with --shed, for a pruned bundle with a dial: name its budgets, --shed 2x,3x,5x
+dense      the dense file in the same server
+naive      the pruned file, one text a call
+count      the pruned file, batches of up to eight texts in the order of arrival, padded
+cost       the pruned file, batches by executed cost: what toprune serve does, with a thread for
+           each core over one session
+processes  the same in a process for each core, each with a session and a queue of its own
+shed       the bundle with a dial and --shed; `loose` is its capacity at the first budget alone
 
-Capacity is what a closed loop of 16 clients reaches. `dense` gets arrivals at 50, 80, 100 and 150 %
-of its own capacity, the others at the same shares of that of `cost`. The client shares the
-machine with the server. Writes results/serve.json; modes that are in the file already are not
-measured again unless --again is given.
+Capacity is what a closed loop of 16 clients reaches. `dense`, `processes` and `shed` get arrivals
+at 50, 80, 100 and 150 % of their own capacity (shed: that of `loose`), the others at the same
+shares of that of `cost`. The client shares the machine with the server. Writes results/serve.json,
+with the aims and whether they are met; what is in the file already is not measured again unless
+--again is given.
 """
 
 import argparse
@@ -25,32 +28,30 @@ import asyncio
 import gzip
 import json
 import os
+import signal
 import socket
-import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from loadgen import HOST, SEED, closed_loop, free_port, open_loop, running
 from toprune.report.environment import environment
+from toprune.run.manifest import Manifest
 from toprune.serve import server
 from toprune.serve.queue import Batch, Queue
 from toprune.serve.settings import Settings
 from toprune.serve.shed import parse_shed
 
-ROOT = Path(__file__).resolve().parents[1]
 OUT = Path(__file__).parent / "results" / "serve.json"
-REVIEWS = ROOT.parent / "shared" / "data" / "imdb" / "test.jsonl.gz"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+MIXES = {"imdb": "IMDB, test", "trecqa": "TREC-QA, test"}
 MODES = ("cost", "dense", "naive", "count")  # cost first: its capacity sets the others' load
+OWN = ("cost", "dense", "processes", "loose")  # get loads by their own capacity
 LOADS = (0.5, 0.8, 1.0, 1.5)
-SECONDS, CLIENTS, POOL, COUNT = 15.0, 16, 2000, 8
-SEED = 0
-HOST = "127.0.0.1"
+SECONDS, POOL, COUNT = 9.0, 2000, 8
+FASTER, STEADY = 2.5, 2.0  # the aims: throughput over dense; p95 at 150 % over that at 80 %
 
 
 class ByCount(Queue):
@@ -76,112 +77,52 @@ class OneByOne(ByCount):
 QUEUES: dict[str, type[Queue]] = {"naive": OneByOne, "count": ByCount}
 
 
-def run_server(mode: str, bundle: Path, port: int, shed: str) -> None:
+def run_server(mode: str, bundle: str, shed: str, port: int) -> None:
     """The server of one mode, in a process of its own."""
     server.Queue = QUEUES.get(mode, Queue)
-    budgets = parse_shed(shed) if mode == "shed" else ()
-    server.serve([f"model={bundle}"], Settings(port=port, shed=budgets))
+    budgets = parse_shed(shed) if mode in ("shed", "loose") else ()
+    if mode == "loose":
+        server.Shed = Loosest
+    settings = Settings(port=port, shed=budgets)
+    if mode == "processes":
+        run_processes(bundle, settings)
+    else:
+        server.serve([f"model={bundle}"], settings)
 
 
-@dataclass
-class Client:
-    """Connections that stay open; plain sockets, because a client must not need the processor."""
+class Loosest(server.Shed):
+    """Never tightens."""
 
-    port: int
-    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
-
-    async def post(self, path: str, body: bytes) -> int:
-        """Send a request; returns the status."""
-        head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-        return await self._send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-
-    async def get(self, path: str) -> int:
-        return await self._send(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
-
-    async def _send(self, content: bytes) -> int:
-        while True:
-            is_used = bool(self.idle)
-            pair = self.idle.pop() if is_used else await asyncio.open_connection(HOST, self.port)
-            reader, writer = pair
-            writer.write(content)
-            try:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-                break
-            except (asyncio.IncompleteReadError, ConnectionError):
-                if not is_used:  # the server may close a connection that was idle for long
-                    raise
-        length = head.partition("content-length:")[2].partition("\r\n")[0]
-        await reader.readexactly(int(length))
-        self.idle.append(pair)
-        return int(head.split()[1])
+    def choose(self, fill: float) -> int:
+        return 0
 
 
-async def closed_loop(client: Client, path: str, bodies: Sequence[bytes], seconds: float) -> float:
-    """Requests per second of CLIENTS that each wait for an answer before they ask again."""
-    end, done = time.perf_counter() + seconds, 0
+def run_processes(bundle: str, settings: Settings) -> None:
+    """A whole server for each core; whoever is free accepts the next connection."""
+    import uvicorn
 
-    async def ask(number: int) -> None:
-        nonlocal done
-        i = number
-        while time.perf_counter() < end:
-            if await client.post(path, bodies[i % len(bodies)]) == 200:
-                done += 1
-            i += CLIENTS
+    listening = socket.create_server((HOST, settings.port), backlog=1024)
+    children: list[int] = []
+    for _ in range(os.cpu_count() or 1):
+        child = os.fork()  # before a session exists: its threads would not survive
+        if child == 0:
+            app = server.make_app([f"model={bundle}"], Settings(port=settings.port, workers=1))
+            config = uvicorn.Config(app, log_level="warning", access_log=False)
+            uvicorn.Server(config).run(sockets=[listening])
+            os._exit(0)
+        children.append(child)
 
-    started = time.perf_counter()
-    await asyncio.gather(*map(ask, range(CLIENTS)))
-    return done / (time.perf_counter() - started)
+    def stop(*_: Any) -> None:
+        for child in children:
+            os.kill(child, signal.SIGTERM)
 
-
-async def open_loop(
-    client: Client, path: str, bodies: Sequence[bytes], rate: float, seconds: float
-) -> dict[str, Any]:
-    """Requests at random times, `rate` a second on average."""
-    rng = np.random.default_rng(SEED)
-    times = np.cumsum(rng.exponential(1 / rate, int(rate * seconds) + 1)).tolist()
-    statuses: Counter[int] = Counter()
-    latencies: list[float] = []
-    started = time.perf_counter()
-
-    async def ask(i: int) -> None:
-        status = await client.post(path, bodies[i % len(bodies)])
-        statuses[status] += 1
-        if status == 200:
-            latencies.append(time.perf_counter() - started - times[i])
-
-    tasks: list[asyncio.Task[None]] = []
-    for i, at in enumerate(times):
-        await asyncio.sleep(max(0.0, started + at - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(i)))
-    await asyncio.gather(*tasks)
-    took = time.perf_counter() - started
-    p50, p95, p99 = np.percentile(latencies or [float("nan")], [50, 95, 99]).tolist()
-    return {
-        "requests_per_second": rate,
-        "answered_per_second": len(latencies) / took,
-        "statuses": {str(status): count for status, count in sorted(statuses.items())},
-        "milliseconds": {"p50": 1e3 * p50, "p95": 1e3 * p95, "p99": 1e3 * p99},
-    }
-
-
-async def wait_for(client: Client, process: "subprocess.Popen[bytes]") -> None:
-    """Until the server answers."""
-    for _ in range(600):
-        try:
-            assert await client.get("/health") == 200
-            return
-        except OSError:
-            assert process.poll() is None, "the server did not start"
-            await asyncio.sleep(0.1)
-    raise TimeoutError("the server does not answer")
+    signal.signal(signal.SIGTERM, stop)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 async def measure(
-    words: Sequence[str],
-    path: str,
-    bodies: Sequence[bytes],
-    seconds: float,
-    base: float | None,
+    words: list[str], path: str, bodies: list[bytes], seconds: float, base: float | None
 ) -> dict[str, Any]:
     """Start the server of a mode and measure it.
 
@@ -192,74 +133,123 @@ async def measure(
         seconds: of each load.
         base: requests per second that the loads are shares of; None: the capacity.
     """
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, __file__, "--run", *words, str(port)])
-    try:
-        client = Client(port)
-        await wait_for(client, process)
+    port = free_port()
+    async with running([__file__, "--run", *words, str(port)], port) as (client, _):
         await closed_loop(client, path, bodies, seconds / 5)  # to warm up
         capacity = await closed_loop(client, path, bodies, seconds / 2)
         rows = [
             {"load": load}
             | await open_loop(client, path, bodies, load * (base or capacity), seconds)
-            for load in LOADS
+            for load in (LOADS if words[0] != "loose" else ())
         ]
-    finally:
-        process.terminate()
-        process.wait(60)
     return {"capacity": capacity, "loads": rows}
 
 
-def texts() -> tuple[list[str], str]:
-    """Reviews, or words of the same lengths; and what they are."""
-    if REVIEWS.exists():
-        with gzip.open(REVIEWS, "rt", encoding="utf-8") as lines:
-            reviews = [
-                json.loads(line)["text"] for line, _ in zip(lines, range(POOL), strict=False)
-            ]
-        np.random.default_rng(SEED).shuffle(reviews)
-        return reviews, "IMDB, test"
-    lengths = np.random.default_rng(SEED).lognormal(5.15, 0.6, POOL).astype(int)
-    return [" ".join(["film"] * max(1, int(n))) for n in lengths], "words"
+def read_mix(name: str) -> tuple[list[Any], str]:
+    """Texts or pairs of a mix, and what they are."""
+    rng = np.random.default_rng(SEED)
+    path = DATA / name / "test.jsonl.gz"
+    if path.exists():
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        texts: list[Any] = [
+            row["text"] if "text" in row else (row["query"], row["document"]) for row in rows
+        ]
+        return [texts[i] for i in rng.permutation(len(texts))[:POOL]], MIXES[name]
+    if name == "imdb":
+        lengths = rng.lognormal(5.15, 0.6, POOL).astype(int)
+        return [" ".join(["film"] * max(1, int(n))) for n in lengths], "words"
+    lengths = rng.lognormal(3.1, 0.5, POOL).astype(int)
+    return [("who made the film", " ".join(["film"] * max(1, int(n)))) for n in lengths], "words"
+
+
+def requests_of(bundle: Path, texts: list[Any]) -> tuple[str, list[bytes]]:
+    """The path that suits a bundle, and a body for each text."""
+    if Manifest.load(bundle).build_task().RANKS:
+        bodies: list[Any] = [{"query": query, "texts": [text]} for query, text in texts]
+        return "/rerank", [json.dumps(body).encode() for body in bodies]
+    inputs = [text if isinstance(text, str) else [list(text)] for text in texts]
+    return "/predict", [json.dumps({"inputs": one}).encode() for one in inputs]
+
+
+def aims(modes: dict[str, Any]) -> list[dict[str, Any]]:
+    """The aims of one mix: what was measured, the limit, and whether it is met."""
+
+    def p95(mode: str, load: float) -> float:
+        (row,) = (row for row in modes[mode]["loads"] if row["load"] == load)
+        return row["milliseconds"]["p95"]
+
+    def aim(name: str, value: float, limit: float, *, at_least: bool = False) -> dict[str, Any]:
+        is_met = value >= limit if at_least else value <= limit
+        return {"aim": name, "value": value, "limit": limit, "met": bool(is_met)}
+
+    found: list[dict[str, Any]] = []
+    if "dense" in modes:
+        ratio = modes["cost"]["capacity"] / modes["dense"]["capacity"]
+        found.append(aim("throughput over dense", ratio, FASTER, at_least=True))
+    if "naive" in modes:
+        ratio = p95("cost", 0.5) / p95("naive", 0.5)
+        found.append(aim("p95 at 50 % over one text a call", ratio, 1.0))
+    for mode, name in (("cost", "without"), ("shed", "with")):
+        if mode in modes:
+            ratio = p95(mode, 1.5) / p95(mode, 0.8)
+            found.append(aim(f"p95 at 150 % over that at 80 %, {name} --shed", ratio, STEADY))
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dense", type=Path)
-    parser.add_argument("--pruned", type=Path)
-    parser.add_argument("--path", default="/predict")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name in ("dense", "pruned", "dial", "trec-dense", "trec-pruned"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--shed", default="2x,3x,5x")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--shed", default="")
     parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         mode, bundle, shed, port = args.run
-        run_server(mode, Path(bundle), int(port), shed)
+        run_server(mode, bundle, shed, int(port))
         return
     if args.dense is None or args.pruned is None:
         parser.error("name two exported bundles with --dense and --pruned")
-    found, source = texts()
-    bodies = [json.dumps({"inputs": text}).encode() for text in found]
     is_trial = args.seconds != SECONDS
-    result: dict[str, Any] = {"modes": {}}
+    result: dict[str, Any] = {"mixes": {}}
     if OUT.exists() and not args.again and not is_trial:
         result = json.loads(OUT.read_text(encoding="utf-8"))
-    for mode in (*MODES, "shed") if args.shed else MODES:
-        if mode in result["modes"]:
-            continue
-        bundle = args.dense if mode == "dense" else args.pruned
-        base = None if mode in ("cost", "dense") else result["modes"]["cost"]["capacity"]
-        row = asyncio.run(
-            measure([mode, str(bundle), args.shed], args.path, bodies, args.seconds, base)
-        )
-        result["modes"][mode] = row
-        sys.stdout.write(json.dumps({mode: row}) + "\n")
-        result |= {"texts": source, "seconds": args.seconds, "cores": os.cpu_count()}
-        result["environment"] = environment()
-        if not is_trial:
-            OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for mix in MIXES:
+        texts, source = read_mix(mix)
+        bundles = {"dense": args.dense, "other": args.pruned, "dial": args.dial}
+        plan = [*MODES, "processes"] + (["loose", "shed"] if args.dial else [])
+        if mix == "trecqa":
+            bundles["dense"] = args.trec_dense or args.dense
+            bundles["other"] = args.trec_pruned or args.pruned
+            plan = list(MODES)
+        row = result["mixes"].setdefault(mix, {"texts": source, "modes": {}})
+        for mode in plan:
+            if mode in row["modes"]:
+                continue
+            kind = {"dense": "dense", "loose": "dial", "shed": "dial"}.get(mode, "other")
+            bundle = bundles[kind]
+            path, bodies = requests_of(bundle, texts)
+            base = None
+            if mode not in OWN:
+                base = row["modes"]["loose" if mode == "shed" else "cost"]["capacity"]
+            words = [mode, str(bundle), args.shed]
+            measured = asyncio.run(measure(words, path, bodies, args.seconds, base))
+            row["modes"][mode] = measured | {"bundle": bundle.name}
+            sys.stdout.write(json.dumps({mix: {mode: measured}}) + "\n")
+            row["aims"] = aims(row["modes"])
+            result |= {"seconds": args.seconds, "cores": os.cpu_count(), "shed": args.shed}
+            result["environment"] = environment()
+            if not is_trial:
+                OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for one in row["aims"]:
+            verdict = "met" if one["met"] else "MISSED"
+            sys.stdout.write(
+                f"{source}: {one['aim']}: {one['value']:.2f}, aim {one['limit']:g}: {verdict}\n"
+            )
 
 
 if __name__ == "__main__":

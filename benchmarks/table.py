@@ -20,6 +20,7 @@ import dial_tables
 import fallback_tables
 import latency_tables
 import milliseconds_tables
+import serve_tables
 import task_tables
 from sets import METRIC
 from toprune.report.svg import Line, Point, chart
@@ -318,9 +319,9 @@ def main() -> None:
     }
     parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
     parts |= fallback_tables.parts()
-    parts |= dial_tables.parts() | milliseconds_tables.parts()
+    parts |= dial_tables.parts() | milliseconds_tables.parts() | serve_tables.parts()
     docs = ROOT / "docs"
-    pages = ("results.md", "methods.md", "how-to/guardrails.md")
+    pages = ("results.md", "methods.md", "how-to/guardrails.md", "how-to/serving.md")
     written = {path: fill(path, parts) for path in (ROOT / "README.md", *(docs / p for p in pages))}
     written[docs / "images" / "trade.svg"] = trade_chart()
     for task in accuracy_tables.TITLES:

@@ -10,7 +10,7 @@ from toprune.errors import UserError
 from toprune.run.encoded import Encoded
 from toprune.serve.cost import Macs
 from toprune.serve.metrics import Metrics
-from toprune.serve.queue import Closed, Full, Job, Queue
+from toprune.serve.queue import Closed, Failed, Full, Job, Queue
 from toprune.serve.shed import Shed, parse_shed
 from toprune.serve.workers import Workers
 
@@ -79,7 +79,8 @@ def test_a_crash_ends_its_requests_only():
     desk = Desk(Echo(RuntimeError))
     bad = desk.submit("bad", *"abcdefgh")
     desk.run_all()
-    assert isinstance(bad.error, RuntimeError)
+    assert isinstance(bad.error, Failed)
+    assert bad.error.reason == "RuntimeError"
     assert len(desk.queue) == 0
     later = desk.submit("x")
     desk.run_all()

@@ -59,11 +59,10 @@ def openapi(*, has_key: bool) -> dict[str, Any]:
     error = {"description": "One line that names the mistake.", "content": _json({})}
     errors = {str(code): error for code in (400, 401, 404, 413, 415, 422, 429, 503)}
     for one in ENDPOINTS:
-        schema = {"type": "object", "properties": one.fields, "required": list(one.required)}
         paths[one.path] = {
             "post": {
                 "summary": one.summary,
-                "requestBody": {"required": True, "content": _json(schema)},
+                "requestBody": {"required": True, "content": _json(one.schema)},
                 "responses": {"200": {"description": "OK", "content": _json({})}} | errors,
             }
         }

@@ -26,7 +26,7 @@ from toprune.serve import about, ui
 from toprune.serve.bundles import Loaded, Shelf
 from toprune.serve.endpoints import ENDPOINTS, Endpoint, Reply, Style
 from toprune.serve.metrics import Metrics
-from toprune.serve.queue import Closed, Full, Job
+from toprune.serve.queue import Closed, Failed, Full, Job
 from toprune.serve.requests import BadRequest, Body, Limits
 from toprune.serve.workers import Workers
 
@@ -115,6 +115,9 @@ class App:
             except Full as error:
                 response = error_response(style, str(error), 429, retry_after=error.retry_after)
             except (Closed, TimeoutError) as error:
+                response = error_response(style, str(error), 503, retry_after=1)
+            except Failed as error:
+                self._log(f"{path} failed: {error.reason}")
                 response = error_response(style, str(error), 503, retry_after=1)
             except ClientDisconnect:
                 response = Response(status_code=GONE)

@@ -1,7 +1,7 @@
 """The interfaces that clients know: TEI's, OpenAI's, Cohere's, Jina's, and two of our own.
 
 An endpoint turns the body of a request into texts, and the model's answers into the body of the
-response. `FIELDS` of each are for the OpenAPI page.
+response. The JSON schema of each is for the OpenAPI page.
 """
 
 import base64
@@ -46,8 +46,7 @@ class Endpoint:
     summary: str
     suits: Callable[[Task], bool]
     parse: Callable[[Body], Asked]
-    fields: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)  # JSON schemas
-    required: tuple[str, ...] = ()
+    schema: dict[str, Any] = field(hash=False)  # of the body
 
 
 # -- vectors ---------------------------------------------------------------------------------------
@@ -65,8 +64,8 @@ def _embed(body: Body) -> Asked:
 
 def _embeddings(body: Body) -> Asked:
     texts, _ = body.texts("input")
-    encoding = body.name("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
+    encoding = body.name("encoding_format")
+    if encoding not in (None, "float", "base64"):
         raise BadRequest("encoding_format must be float or base64", 400)
     width = body.number("dimensions")
 
@@ -78,7 +77,7 @@ def _embeddings(body: Body) -> Asked:
             {
                 "object": "embedding",
                 "index": i,
-                "embedding": vector.tolist() if encoding == "float" else _base64(vector),
+                "embedding": _base64(vector) if encoding == "base64" else vector.tolist(),
             }
             for i, vector in enumerate(vectors)
         ]
@@ -208,15 +207,25 @@ def _class_scores(reply: Reply, raw: bool) -> list[list[dict[str, Any]]]:
 
 
 def _answer(body: Body) -> Asked:
-    is_batch = body.has("inputs")
+    is_batch = _is_batch(body, "question", "context")
     values = body.check_list(body.get("inputs"), "inputs") if is_batch else [None]
-    texts = [_question(body, value, f"inputs[{i}]") for i, value in enumerate(values)]
+    texts = [
+        (body.text("question"), body.text("context"))
+        if value is None and not is_batch
+        else _question(body, value, f"inputs[{i}]")
+        for i, value in enumerate(values)
+    ]
     return Asked(texts, lambda reply: _predictions(reply, is_batch))
 
 
+def _is_batch(body: Body, *names: str) -> bool:
+    """Whether a request has `inputs`, in place of these fields of a single one."""
+    if body.has("inputs") and any(map(body.has, names)):
+        raise BadRequest(f"send inputs, or {' and '.join(names)}, not both")
+    return body.has("inputs")
+
+
 def _question(body: Body, value: Any, name: str) -> tuple[str, str]:
-    if value is None:
-        return body.text("question"), body.text("context")
     if not isinstance(value, dict):
         raise BadRequest(f"{name} must be an object with question and context")
     parts = [body.check_text(value.get(key), f"{name}.{key}") for key in ("question", "context")]
@@ -224,7 +233,7 @@ def _question(body: Body, value: Any, name: str) -> tuple[str, str]:
 
 
 def _tag(body: Body) -> Asked:
-    is_batch = body.has("inputs")
+    is_batch = _is_batch(body, "words")
     values = body.check_list(body.get("inputs"), "inputs") if is_batch else [body.get("words")]
     name = "inputs[{}]" if is_batch else "words"
     texts = [body.words(value, name.format(i)) for i, value in enumerate(values)]
@@ -249,19 +258,36 @@ def is_classifier(task: Task) -> bool:
     return not (task.BY_TOKEN or task.POOLS or task.RANKS)
 
 
-_STRING = {"type": "string"}
-_STRINGS = {"type": "array", "items": _STRING, "minItems": 1}
-_ONE_OR_MORE = {"oneOf": [_STRING, _STRINGS]}
-_FLAG = {"type": "boolean"}
-_MODEL = {"model": {"type": "string", "description": "Name of the bundle, if there are several."}}
-_PAIRS = {"oneOf": [_STRING, {"type": "array", "minItems": 1}]}
-_DOCUMENTS = {
-    "query": _STRING,
-    "documents": {"type": "array", "minItems": 1},
-    "top_n": {"type": "integer", "minimum": 1},
-    "return_documents": _FLAG,
-}
-_OBJECTS = {"type": "array", "items": {"type": "object"}, "minItems": 1}
+def _object(*required: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": list(required)}
+
+
+def _list(items: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1} | more
+
+
+def _one_of(*schemas: Any) -> dict[str, Any]:
+    return {"oneOf": list(schemas)}
+
+
+_STRING, _NULL = {"type": "string"}, {"type": "null"}
+_STRINGS = _list(_STRING)
+_TEXTS = _one_of(_STRING, _STRINGS)
+_PAIR = _list(_STRING, maxItems=2)  # a list of one is a text
+_TEXT_OR_PAIR = _one_of(_STRING, _PAIR)
+_FLAG = {"type": ["boolean", "null"]}  # clients send null for what they leave out
+_COUNT = {"type": ["integer", "null"], "minimum": 1}
+_NAME = {"type": ["string", "null"], "description": "Name of the bundle, if there are several."}
+_RERANK = _object(
+    "query",
+    "documents",
+    query=_STRING,
+    documents=_list(_one_of(_STRING, _object("text", text=_STRING))),
+    top_n=_COUNT,
+    return_documents=_FLAG,
+    model=_NAME,
+)
+_QUESTION = {"question": _STRING, "context": _STRING}
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -270,8 +296,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Vectors of texts, as text-embeddings-inference gives them.",
         lambda task: task.POOLS,
         _embed,
-        {"inputs": _ONE_OR_MORE, "normalize": _FLAG, "truncate": _FLAG} | _MODEL,
-        ("inputs",),
+        _object("inputs", inputs=_TEXTS, normalize=_FLAG, truncate=_FLAG, model=_NAME),
     ),
     Endpoint(
         "/rerank",
@@ -279,10 +304,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Texts by how well they answer a query, as text-embeddings-inference gives them.",
         lambda task: task.RANKS,
         _rerank,
-        {"query": _STRING, "texts": _STRINGS, "raw_scores": _FLAG, "return_text": _FLAG}
-        | {"truncate": _FLAG}
-        | _MODEL,
-        ("query", "texts"),
+        _object(
+            "query",
+            "texts",
+            query=_STRING,
+            texts=_TEXTS,
+            raw_scores=_FLAG,
+            return_text=_FLAG,
+            truncate=_FLAG,
+            model=_NAME,
+        ),
     ),
     Endpoint(
         "/predict",
@@ -290,8 +321,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Scores of all classes, as text-embeddings-inference gives them.",
         is_classifier,
         _predict,
-        {"inputs": _PAIRS, "raw_scores": _FLAG, "truncate": _FLAG} | _MODEL,
-        ("inputs",),
+        _object(
+            "inputs",
+            inputs=_one_of(_STRING, _PAIR, _list(_TEXT_OR_PAIR, contains={"type": "array"})),
+            raw_scores=_FLAG,
+            truncate=_FLAG,
+            model=_NAME,
+        ),
     ),
     Endpoint(
         "/v1/embeddings",
@@ -299,8 +335,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Vectors of texts, as OpenAI gives them.",
         lambda task: task.POOLS,
         _embeddings,
-        {"input": _ONE_OR_MORE, "encoding_format": {"enum": ["float", "base64"]}} | _MODEL,
-        ("input",),
+        _object(
+            "input",
+            input=_TEXTS,
+            encoding_format={"enum": ["float", "base64", None]},
+            model=_NAME,
+        ),
     ),
     *(
         Endpoint(
@@ -309,8 +349,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             "Documents by how well they answer a query, as Cohere and Jina give them.",
             lambda task: task.RANKS,
             _cohere_rerank,
-            _DOCUMENTS | _MODEL,
-            ("query", "documents"),
+            _RERANK,
         )
         for path in ("/v1/rerank", "/v2/rerank")
     ),
@@ -320,8 +359,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The class of each text, as Jina gives it.",
         is_classifier,
         _classify,
-        {"input": _PAIRS} | _MODEL,
-        ("input",),
+        _object(
+            "input",
+            input=_one_of(
+                _STRING, _list(_one_of(_STRING, _PAIR, _object("text", text=_TEXT_OR_PAIR)))
+            ),
+            model=_NAME,
+        ),
     ),
     Endpoint(
         "/v1/answer",
@@ -329,7 +373,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The span of a context that answers a question.",
         lambda task: task.FINDS_SPANS,
         _answer,
-        {"question": _STRING, "context": _STRING, "inputs": _OBJECTS} | _MODEL,
+        _one_of(
+            _object("question", "context", **_QUESTION, inputs=_NULL, model=_NAME),
+            _object(
+                "inputs",
+                inputs=_list(_object("question", "context", **_QUESTION)),
+                question=_NULL,
+                context=_NULL,
+                model=_NAME,
+            ),
+        ),
     ),
     Endpoint(
         "/v1/tag",
@@ -337,6 +390,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The tag of each word.",
         lambda task: task.READS.words,
         _tag,
-        {"words": _STRINGS, "inputs": {"type": "array", "items": _STRINGS, "minItems": 1}} | _MODEL,
+        _one_of(
+            _object("words", words=_STRINGS, inputs=_NULL, model=_NAME),
+            _object("inputs", inputs=_list(_STRINGS), words=_NULL, model=_NAME),
+        ),
     ),
 )

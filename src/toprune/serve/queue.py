@@ -53,6 +53,14 @@ class Closed(Exception):
         super().__init__("the server is stopping; ask another one")
 
 
+class Failed(Exception):
+    """The runtime failed, and not because of a text: out of memory, for example."""
+
+    def __init__(self, error: BaseException):
+        super().__init__("the model could not run; try again")
+        self.reason = type(error).__name__
+
+
 @dataclass(eq=False)
 class Item:
     """One text of a request."""

@@ -47,6 +47,8 @@ class Body:
 
     def number(self, name: str) -> int | None:
         value = self._data.get(name)
+        if isinstance(value, float) and value.is_integer():  # 2.0 is a whole number in JSON
+            value = int(value)
         if value is not None and (type(value) is not int or value < 1):
             raise BadRequest(f"{name} must be a whole number, 1 or more")
         return value

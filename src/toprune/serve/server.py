@@ -3,7 +3,7 @@
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def _build(
 ) -> tuple[Any, Workers]:
     from toprune.serve.app import App, Policy
 
+    log = _unbreakable(log)
     metrics = Metrics()
     macs = settings.max_batch_cost
 
@@ -57,6 +58,16 @@ def _build(
     policy = Policy(settings.limits, settings.timeout, settings.key, hosts, settings.shed)
     explainer = _explainer(shelf, settings) if settings.explain else None
     return App(shelf, workers, metrics, policy, explainer=explainer, log=log), workers
+
+
+def _unbreakable(log: Callable[[str], None]) -> Callable[[str], None]:
+    """A log on a full disk must not stop the server: lines are lost, not requests."""
+
+    def write(line: str) -> None:
+        with suppress(OSError):
+            log(line)
+
+    return write
 
 
 def _explainer(shelf: Shelf, settings: Settings) -> Explainer:

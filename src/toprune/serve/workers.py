@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from toprune.errors import UserError
 from toprune.serve.cost import Levels
 from toprune.serve.metrics import Metrics
-from toprune.serve.queue import Batch, Closed, Job, Queue
+from toprune.serve.queue import Batch, Closed, Failed, Job, Queue
 from toprune.serve.shed import Shed
 
 
@@ -136,12 +136,12 @@ class Workers:
         texts = [item.text for item in batch.items]
         try:
             answers = batch.engine.run(texts, level)
-        except Exception as error:  # a worker must go on, whatever an engine does
-            if len(batch.items) > 1 and isinstance(error, UserError):
+        except BaseException as error:  # a worker must go on, whatever an engine does
+            if len(batch.items) > 1:
                 alone = [Batch(batch.engine, [item], item.macs[level]) for item in batch.items]
                 return sum(self._run(one, level) for one in alone)  # nobody spoils others' answers
             for item in batch.items:
-                item.job.fail(error)
+                item.job.fail(error if isinstance(error, UserError) else Failed(error))
                 with self._changed:
                     self._queue.drop(item.job)
             return batch.macs
