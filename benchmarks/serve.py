@@ -31,6 +31,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,13 @@ class OneByOne(ByCount):
 QUEUES: dict[str, type[Queue]] = {"naive": OneByOne, "count": ByCount}
 
 
-def run_server(mode: str, bundle: str, shed: str, port: int) -> None:
+def run_server(mode: str, bundle: str, shed: str, max_queue: float, port: int) -> None:
     """The server of one mode, in a process of its own."""
     server.Queue = QUEUES.get(mode, Queue)
     budgets = parse_shed(shed) if mode in ("shed", "loose") else ()
     if mode == "loose":
         server.Shed = Loosest
-    settings = Settings(port=port, shed=budgets)
+    settings = Settings(port=port, shed=budgets, max_queue=max_queue)
     if mode == "processes":
         run_processes(bundle, settings)
     else:
@@ -106,7 +107,7 @@ def run_processes(bundle: str, settings: Settings) -> None:
     for _ in range(os.cpu_count() or 1):
         child = os.fork()  # before a session exists: its threads would not survive
         if child == 0:
-            app = server.make_app([f"model={bundle}"], Settings(port=settings.port, workers=1))
+            app = server.make_app([f"model={bundle}"], replace(settings, workers=1))
             config = uvicorn.Config(app, log_level="warning", access_log=False)
             uvicorn.Server(config).run(sockets=[listening])
             os._exit(0)
@@ -127,7 +128,7 @@ async def measure(
     """Start the server of a mode and measure it.
 
     Args:
-        words: mode, bundle and budgets of the server.
+        words: mode, bundle, budgets and queue of the server.
         path: of the requests.
         bodies: of the requests.
         seconds: of each load.
@@ -206,11 +207,12 @@ def main() -> None:
     parser.add_argument("--shed", default="2x,3x,5x")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--max-queue", type=float, default=Settings.max_queue)
+    parser.add_argument("--run", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
-        mode, bundle, shed, port = args.run
-        run_server(mode, bundle, shed, int(port))
+        mode, bundle, shed, queue, port = args.run
+        run_server(mode, bundle, shed, float(queue), int(port))
         return
     if args.dense is None or args.pruned is None:
         parser.error("name two exported bundles with --dense and --pruned")
@@ -236,12 +238,13 @@ def main() -> None:
             base = None
             if mode not in OWN:
                 base = row["modes"]["loose" if mode == "shed" else "cost"]["capacity"]
-            words = [mode, str(bundle), args.shed]
+            words = [mode, str(bundle), args.shed, str(args.max_queue)]
             measured = asyncio.run(measure(words, path, bodies, args.seconds, base))
             row["modes"][mode] = measured | {"bundle": bundle.name}
             sys.stdout.write(json.dumps({mix: {mode: measured}}) + "\n")
             row["aims"] = aims(row["modes"])
-            result |= {"seconds": args.seconds, "cores": os.cpu_count(), "shed": args.shed}
+            result |= {"seconds": args.seconds, "cores": os.cpu_count()}
+            result |= {"shed": args.shed, "max_queue": args.max_queue}
             result["environment"] = environment()
             if not is_trial:
                 OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -107,13 +107,12 @@ async def soak(folder: Path, requests: int) -> dict[str, Any]:
     words += ["--max-queue", "100"]  # of tiny batches
     async with running(words, port) as (client, process):
         work = Soak(client, texts, logits)
-        memory, seconds = [megabytes(process.pid)], [0.0]
-        started = time.perf_counter()
+        memory, started = [megabytes(process.pid)], time.perf_counter()
         for _ in range(TENTHS):
             await work.send(requests // TENTHS)
             memory.append(megabytes(process.pid))
-            seconds.append(time.perf_counter() - started)
-            sys.stdout.write(f"{seconds[-1]:.0f} s, {memory[-1]:.1f} MB, {dict(work.statuses)}\n")
+            seconds = time.perf_counter() - started
+            sys.stdout.write(f"{seconds:.0f} s, {memory[-1]:.1f} MB, {dict(work.statuses)}\n")
             sys.stdout.flush()
             shutil.copytree(folder / "copy", folder / "next")
             replace_directory(folder / "next", bundle)
@@ -127,7 +126,6 @@ async def soak(folder: Path, requests: int) -> dict[str, Any]:
         "wrong": work.wrong,
         "reloads": reloads,
         "megabytes": memory,
-        "seconds": seconds,
         "exit_code": process.returncode,
     }
 

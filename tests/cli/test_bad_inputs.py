@@ -433,6 +433,13 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "serve: a host": ("serve {0}/bundle --host 203.0.113.1", "--port"),
     "serve: no key": ("serve {0}/bundle --api-key-file {1}/none", "name a file with the key"),
     "serve: budgets that loosen": ("serve {0}/bundle --shed 3x,2x", "the loosest first"),
+    "serve: replicas without ray": ("serve {0}/bundle --replicas 2", "--engine ray"),
+    "serve: fewer replicas at most": (
+        "serve {0}/bundle --engine ray --replicas 3 --max-replicas 2",
+        "--max-replicas 2 is below",
+    ),
+    "serve: explanations on ray": ("serve {0}/bundle --engine ray --explain", "leave --engine ray"),
+    "ui: not exported": ("ui {0}/bundle --port 18998", "toprune export"),
     "serve: a cost of nothing": ("serve {0}/bundle --max-batch-cost 0", "--help"),
     "ui: a port": ("ui {0}/bundle --port 99999", "--help"),
     "ui: a host": ("ui {0}/bundle --host 203.0.113.1", "--port"),

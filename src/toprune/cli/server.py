@@ -8,11 +8,14 @@ import typer
 
 from toprune.cli import options as o
 from toprune.cli.console import hush, print_result, warn_in_one_line
+from toprune.errors import UserError
 from toprune.serve.requests import Limits
-from toprune.serve.settings import Settings, check_installed, read_key
+from toprune.serve.settings import Scale, Settings, check_installed, read_key
 from toprune.serve.shed import parse_shed
 
 DEFAULTS, LIMITS = Settings(), Limits()
+SERVING = "Serving at {} (Ctrl-C stops it)."
+DEPLOYED = "Deployed at {}. The same command again is a rolling update; serve shutdown ends it."
 
 
 def serve(
@@ -62,6 +65,28 @@ def serve(
             help="File with a key that clients must send (default: TOPRUNE_API_KEY, if set)."
         ),
     ] = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            help="In this process, or in replicas on Ray Serve (needs toprune[ray-serve]).",
+            rich_help_panel=o.RAY,
+        ),
+    ] = "local",
+    address: o.Address = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Replicas at least (default: 1), with a model each.", rich_help_panel=o.RAY
+        ),
+    ] = None,
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Replicas at most (default: as many as at least); the queue decides.",
+            rich_help_panel=o.RAY,
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -79,7 +104,15 @@ def serve(
 
     Waiting texts are batched by what they will cost under the plan. Replace a bundle's directory
     and the server loads the new one.
+
+    On several machines: add **--engine ray --address auto --replicas 2 --max-replicas 8**
     """
+    if engine == "local" and (address or replicas or max_replicas):
+        raise UserError("--address, --replicas and --max-replicas need --engine ray; add it")
+    if engine == "ray" and explain:
+        raise UserError("--explain is for one process; leave --engine ray out")
+    if max_replicas is not None and max_replicas < (replicas or 1):
+        raise UserError(f"--max-replicas {max_replicas} is below --replicas; raise it")
     if explain:
         hush(debug)
     elif not debug:
@@ -98,7 +131,11 @@ def serve(
         limits=Limits(max_body, max_texts, max_chars),
         key=read_key(api_key_file),
     )
-    _run(bundles, settings, as_json, "Serving at {} (Ctrl-C stops it).")
+    if engine == "ray":
+        scale = Scale(address, replicas or 1, max_replicas, debug)
+        _run(bundles, settings, as_json, DEPLOYED if address else SERVING, scale=scale)
+    else:
+        _run(bundles, settings, as_json, SERVING)
 
 
 def ui(
@@ -124,11 +161,25 @@ def ui(
     _run(bundles, settings, as_json, "Open {} (Ctrl-C stops it).", page="ui")
 
 
-def _run(bundles: list[str], settings: Settings, as_json: bool, line: str, page: str = "") -> None:
+def _run(
+    bundles: list[str],
+    settings: Settings,
+    as_json: bool,
+    line: str,
+    *,
+    page: str = "",
+    scale: Scale | None = None,
+) -> None:
+    """Serve; `line` is what people read when the address is ready."""
     check_installed()
-    from toprune.serve.server import serve as run_server
-
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{settings.port}/{page}"
     ready = partial(print_result, {"address": address}, as_json, line.format(address))
+    if scale is not None:
+        from toprune.serve.ray import serve_on_ray
+
+        serve_on_ray(bundles, settings, scale, ready=ready)
+        return
+    from toprune.serve.server import serve as run_server
+
     run_server(bundles, settings, ready=ready, log=lambda line: typer.echo(line, err=True))

@@ -50,7 +50,10 @@ def load_ray(module: str = "ray", *, debug: bool = False) -> Any:
     try:
         return import_module(module)
     except ImportError as problem:  # ray.data raises it without pyarrow, too
-        raise UserError("the engine ray is not installed; pip install 'toprune[ray]'") from problem
+        extra = "ray-serve" if module == "ray.serve" else "ray"
+        raise UserError(
+            f"the engine ray is not installed; pip install 'toprune[{extra}]'"
+        ) from problem
 
 
 def cores() -> int:

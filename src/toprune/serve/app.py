@@ -186,12 +186,13 @@ class App:
             )
             if over.done():
                 return
-            self._metrics.cancelled(self._workers.cancel(job))
             if gone.done():
                 raise ClientDisconnect
             raise TimeoutError(f"no answer within {self._policy.timeout:g} s; try again later")
-        finally:
+        finally:  # also where this task is cancelled, as Ray does it when a client leaves
             gone.cancel()
+            if not over.done():
+                self._metrics.cancelled(self._workers.cancel(job))
 
     async def _read(self, request: Request) -> Any:
         """The JSON of a body."""

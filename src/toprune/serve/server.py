@@ -31,12 +31,13 @@ def make_app(
         log: gets a line when a bundle was replaced; never a text.
     """
     check_installed()
-    return _build(bundles, settings, log)[0].starlette()
+    return build(bundles, settings, log)[0].starlette()
 
 
-def _build(
+def build(
     bundles: Sequence[str], settings: Settings, log: Callable[[str], None]
 ) -> tuple[Any, Workers]:
+    """The application, which is not started, and its workers; see `make_app`."""
     from toprune.serve.app import App, Policy
 
     log = _unbreakable(log)
@@ -107,7 +108,7 @@ def serve(
             f"cannot listen at {settings.host}, port {settings.port} ({error.strerror}); "
             "choose another --port"
         ) from error
-    app, workers = _build(bundles, settings, log)
+    app, workers = build(bundles, settings, log)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -36,6 +36,16 @@ class Settings:
         return self.workers or max(1, (os.cpu_count() or 1) // self.threads)
 
 
+@dataclass(frozen=True)
+class Scale:
+    """Where replicas run, and how many."""
+
+    address: str | None = None  # of a cluster; None: a Ray that starts and ends with the server
+    replicas: int = 1  # at least
+    max_replicas: int | None = None  # None: as many as at least
+    debug: bool = False  # show Ray's messages
+
+
 def check_installed() -> None:
     """Refuse to go on without the packages of the server."""
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
