@@ -45,6 +45,7 @@ NOT_RUN = {
     "docs/how-to/serving.md": 9,
     "docs/how-to/several-processes.md": 2,
     "docs/how-to/sweeps.md": 1,
+    "docs/reproduce.md": 3,
     "docs/tasks.md": 3,
     "docs/tutorial.md": 3,
 }

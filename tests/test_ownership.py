@@ -120,7 +120,8 @@ def test_no_method_is_imported_by_its_class():
 
 
 def test_glue_is_named_by_data_api_and_the_commands_alone():
-    assert offences(glue, "data", "api", "cli") == {}
+    # `reproduce` is about the tables of a paper, and most of these are about GLUE
+    assert offences(glue, "data", "api", "cli", "reproduce") == {}
 
 
 def test_the_rules_see_what_they_forbid():

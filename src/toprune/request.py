@@ -41,6 +41,7 @@ from toprune.training.evaluation import collect_outputs
 from toprune.training.features import encode_for, lengths, protected_ids, rows_of
 from toprune.training.job import Job, Method
 from toprune.training.safety_net import Calibration, check_request, set_aside, trained_budget
+from toprune.training.select import judged
 from toprune.training.settings import FINETUNE, Training
 from toprune.training.stages import check_reach
 
@@ -206,6 +207,9 @@ def resolve_prune(
         protect_until=until,
         min_tokens=min_tokens,
     )
+    if training.select == "best-dev":
+        metric = (preset.metrics if preset else resolved.METRICS)[0]
+        job = judged(job, request.encode(held_out), held_out, metric)
     cut = method.cut(job, learned_from)
     if cut is not None:
         job = replace(job, cut=cut, short=request.encode(learned_from, cut))

@@ -62,8 +62,10 @@ def test_a_cost_in_sums_equals_the_count_of_each_text() -> None:
     sizes = replace(BERT, layers=4)
     sums = [sum(column) for column in zip(*rows, strict=True)]
     squares = [sum(t * t for t in column) for column in zip(*rows, strict=True)]
-    for count, macs in (("paper", paper_macs), ("authors", authors_macs)):
-        cost = Published(sizes, count)
+    for cost, macs in (
+        (Published(sizes, "paper"), paper_macs),
+        (Published(sizes, "authors"), authors_macs),
+    ):
         total = cost.total(sums, squares, examples=2, restore="none")
         assert total == sum(macs(sizes, row) for row in rows)
     assert counted(sizes, "executed") is sizes

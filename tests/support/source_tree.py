@@ -26,6 +26,7 @@ STOREYS = (
     ("api", "request"),
     ("compare",),
     ("inspection",),
+    ("reproduce",),
     ("integrations",),
     ("serve",),
     ("__init__",),  # the public names, which the command line calls

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import toprune
-from toprune.cli import bench, jobs, look, profile, serve, server
+from toprune.cli import bench, jobs, look, profile, reproduce, serve, server
 from toprune.cli.console import OneLine
 from toprune.cli.train import finetune, prune
 
@@ -36,6 +36,7 @@ for command in (
     server.ui,
     jobs.compare,
     jobs.sweep,
+    reproduce.reproduce,
     serve.push,
 ):
     app.command()(command)

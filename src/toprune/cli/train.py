@@ -182,6 +182,14 @@ def prune(
             rich_help_panel=o.METHOD,
         ),
     ] = None,
+    masks: Annotated[
+        Literal["auto", "learn"],
+        typer.Option(
+            help="Method top: learn gates and rank masks also where the head reads every token "
+            "(default: there, the best schedule for the dense model).",
+            rich_help_panel=o.METHOD,
+        ),
+    ] = "auto",
     soft_epochs: o.SoftEpochs = Training.soft_epochs,
     soft_steps: o.SoftSteps = Training.soft_steps,
     mask_lr: o.MaskLr = Training.mask_lr,
@@ -206,7 +214,8 @@ def prune(
     recipe = recipe_of(task, schedule)
     epochs = epochs if o.is_set(ctx, "epochs") else recipe.epochs
     stages = parse.stages(ctx, recipe, epochs, soft_epochs)
-    made, is_auto = parse.method(method, settings or (), recipe.methods.get(method, {}))
+    pairs = [*(settings or ()), *([f"masks={masks}"] if masks != "auto" else [])]
+    made, is_auto = parse.method(method, pairs, recipe.methods.get(method, {}))
     bundle = toprune.prune(
         model,
         parse.data(data, text, pair, label, max_length, skip_bad_rows, unlabelled or ()),

@@ -307,7 +307,7 @@ def comparison_report(settings: Mapping[str, Any], rows: Mapping[Key, Row]) -> d
     if done:
         summary["examples"] = done[0]["examples"]
         summary["max_length"] = max(row["max_length"] for row in done)  # some methods cut texts
-        summary["metric"] = _metric(done[0])
+        summary["metric"] = metric_of(done[0])
         dense = {row["seed"]: _figures(row, summary["metric"])["dense"] for row in done}
         summary["dense"] = _mean(list(dense.values()))
     by_method: dict[tuple[str, str], list[Row]] = {}
@@ -325,7 +325,7 @@ def comparison_report(settings: Mapping[str, Any], rows: Mapping[Key, Row]) -> d
     }
 
 
-def _metric(row: Row) -> str:
+def metric_of(row: Row) -> str:
     """The first metric of the task; without labels, the agreement with the dense model."""
     if "difference" not in row:
         return "agreement"

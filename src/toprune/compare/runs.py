@@ -40,12 +40,14 @@ class Run:
     budget: str
     seed: int
     weight: float | None = None  # of the ranking distillation; None: the default of the method
+    changes: tuple[tuple[str, Any], ...] = ()  # further settings of the method, for an ablation
 
     @property
     def name(self) -> str:
-        """The method, as the user writes it."""
+        """The method, as the user writes it, with what differs from it in an ablation."""
         scored = self.method if self.score is None else f"{self.method}:{self.score}"
-        return scored if self.weight is None else f"{scored}@{self.weight:.12g}"
+        weighted = scored if self.weight is None else f"{scored}@{self.weight:.12g}"
+        return weighted + "".join(f"+{key}={value}" for key, value in self.changes)
 
     @property
     def key(self) -> Key:
@@ -58,18 +60,27 @@ class Run:
     def row(self) -> Row:
         """The columns that identify the run in compare.json."""
         row = asdict(self) | {"name": self.name}
-        return row if self.weight is not None else {k: v for k, v in row.items() if k != "weight"}
+        unset = {"weight": self.weight is None, "changes": not self.changes}
+        return {key: value for key, value in row.items() if not unset.get(key)}
 
-    def configured_method(self, *, full_search: bool = False) -> str | Method:
-        """The method with its settings; a name alone where all of them are its defaults."""
-        method = make_method(self.method, self.settings)
+    def configured_method(
+        self, *, full_search: bool = False, shared: Mapping[str, Any] | None = None
+    ) -> str | Method:
+        """The method with its settings; a name alone where all of them are its defaults.
+
+        Args:
+            full_search: as new comparisons run it.
+            shared: settings of the method in all runs of the comparison.
+        """
+        settings = dict(shared or {}) | self.settings
+        method = make_method(self.method, settings)
         wanted = method.for_comparison() if full_search else method
-        return self.method if self.weight is None and wanted == method else wanted
+        return self.method if not settings and wanted == method else wanted
 
     @property
-    def settings(self) -> dict[str, float]:
-        """The settings that differ from the defaults of the method."""
-        return {} if self.weight is None else {WEIGHT: self.weight}
+    def settings(self) -> dict[str, Any]:
+        """The settings that differ from those of the other runs of the method."""
+        return ({} if self.weight is None else {WEIGHT: self.weight}) | dict(self.changes)
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ class Subject:
     full_search: bool = True  # of every method (`Method.for_comparison`); older comparisons: not
     device: Device = "auto"  # a run may go on elsewhere, so the settings do not have it
     count: Count = "executed"  # how all budgets count FLOPs
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings, by method
 
     def budget(self, asked: str) -> str | Budget:
         """A budget of the comparison, with its count."""
@@ -108,6 +120,8 @@ class Subject:
             settings["full_search"] = True
         if self.count != "executed":
             settings["count"] = self.count
+        if self.methods:
+            settings["methods"] = {name: dict(shared) for name, shared in self.methods.items()}
         if self.data.unlabelled:
             settings["data"]["unlabelled"] = [_identify(source) for source in self.data.unlabelled]
         return json.loads(json.dumps(settings))
@@ -195,7 +209,9 @@ def execute(item: WorkItem) -> Row:
             task=subject.task,
             protect_first=subject.protect_first,
             out=out,
-            method=run.configured_method(full_search=subject.full_search),
+            method=run.configured_method(
+                full_search=subject.full_search, shared=subject.methods.get(run.method)
+            ),
             score=run.score,
             training=replace(subject.training, seed=run.seed),
             known=item.directory / TEACHER_CACHE / f"seed-{run.seed}",

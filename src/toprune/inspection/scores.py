@@ -5,7 +5,7 @@ others can be dropped. And how the tokens of right answers rank at the first ste
 that knows little: what ranks low there is lost, so training has to move it up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +26,7 @@ from toprune.pruning.attach import attach_policy, detach
 from toprune.pruning.policies import Protection, Record
 from toprune.pruning.tokens import order, ranks
 from toprune.report.svg import Line, Point, chart
+from toprune.tasks.tokenize import Row
 
 SHARES = tuple(i / 20 for i in range(1, 21))  # of a text's tokens, the best-ranked ones
 
@@ -44,29 +45,35 @@ def score_distributions(
         `attention` (layers, shares): the mean over texts, for each share of a text's `tokens`.
         If all tokens were equal, the two would be the same.
     """
-    loaded = Bundle.load(bundle, device=device)
-    reading = Reading(loaded, texts)
+    curves = [
+        by_rank(scores) for _, scores in received_scores(Bundle.load(bundle, device=device), texts)
+    ]
+    return {
+        "bundle": str(bundle),
+        "rows": len(curves),
+        "tokens": list(SHARES),
+        "attention": np.mean(curves, 0).tolist(),  # (L, shares)
+    }
+
+
+def received_scores(bundle: Bundle, texts: Sequence[Any]) -> Iterator[tuple[Row, np.ndarray]]:
+    """Yield each text, or window of a text, and (L, n) the attention that its tokens receive in
+    every layer, with every token kept."""
+    reading = Reading(bundle, texts)
     record = Record(
-        range(sizes_of(loaded.model).layers),
+        range(sizes_of(bundle.model).layers),
         _received,
         scored=True,
         protection=Protection(restore="last"),  # all rows of the last layer, too
     )
-    attach_policy(loaded.model.eval(), record)
-    curves: list[np.ndarray] = []
+    attach_policy(bundle.model.eval(), record)
     try:
         with torch.inference_mode():
-            for batch in reading.batches("reading"):
-                task_outputs(loaded.model, loaded.task, batch)
-                curves.append(by_rank(torch.cat(record.values).numpy(force=True)))
+            for row, batch in zip(reading.rows, reading.batches("reading"), strict=True):
+                task_outputs(bundle.model, bundle.task, batch)
+                yield row, torch.cat(record.values).numpy(force=True)
     finally:
-        detach(loaded.model)
-    return {
-        "bundle": str(bundle),
-        "rows": len(reading.rows),
-        "tokens": list(SHARES),
-        "attention": np.mean(curves, 0).tolist(),  # (L, shares)
-    }
+        detach(bundle.model)
 
 
 def _received(_: int, __: Tensor, received: Tensor | None) -> Tensor:

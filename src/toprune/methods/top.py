@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from toprune.data.recipes import Recipe
 from toprune.errors import OutOfReach
 from toprune.io.atomic import write_text
+from toprune.io.progress import console
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Budget, Lengths
 from toprune.plan.cost import Cost, expected_share
@@ -47,6 +48,10 @@ from toprune.training.target import TARGETS, Target, target_distances
 DENSE = 0.01  # sparsity at which a projected run starts; at zero the shift would be infinite
 BESIDE = 0.1  # factor of the ranking distillation's weight in the hard stage
 START = 4.6  # gates start closed at -START, ranks open at +START (P(z > 0) = .047 and .998)
+NOT_LEARNED = (
+    "top: this head reads every token, so no masks are learned; the plan is the best schedule for "
+    "the dense model (--masks learn learns them)"
+)
 WEIGHTS = (1e-2, 1e-3, 1e-4)  # of the ranking distillation, among which the paper searches
 
 
@@ -81,10 +86,18 @@ class Top(Method):
         later=True,
     )
 
+    masks: Literal["auto", "learn"] = setting(
+        "auto",
+        "learn: gates and rank masks also where the head reads every token (answers, tags); auto: "
+        "there, the best schedule for the dense model.",
+        later=True,
+    )
+
     NAME: ClassVar[str] = "top"
     SCORES: ClassVar[tuple[Score, ...]] = ("probes", "probe", "received")
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
     DIALS: ClassVar[bool] = True
+    SELECTS: ClassVar[bool] = True
 
     def learn(self, job: Job, *, resume: bool) -> Outcome:
         """Learn masks and weights for a budget; for a dial, add the plans of the other budgets."""
@@ -95,8 +108,9 @@ class Top(Method):
         """Learn masks and weights together; without epochs for that, take the best schedule for
         the dense model. The same schedule serves heads that read the state with which a token left:
         a soft weight does not change that state, and masks that cannot see it drift to late and
-        deep cuts. Heads that answer by token get it, too; masks for them are untried."""
-        if job.restore == "last" or job.task.BY_TOKEN:
+        deep cuts. Heads that answer by token get it, too, unless masks are asked for."""
+        if self._is_calibrated(job):
+            console.print(NOT_LEARNED)
             job = replace(job, training=job.training.for_stages(("hard",)))
             return Outcome(job, calibrated(job), ranking=self._hard_ranking())
         if job.soft_epochs == 0:
@@ -125,8 +139,7 @@ class Top(Method):
 
     def ranking_target(self, job: Job) -> Target:
         """The setting. `auto` drops tokens by each ranking, on some training texts."""
-        by_token = job.restore == "last" or job.task.BY_TOKEN
-        if job.score != "received" or by_token or job.soft_epochs == 0:
+        if job.score != "received" or self._is_calibrated(job) or job.soft_epochs == 0:
             return "last"  # there it is not distilled
         if self.target != "auto":
             return self.target
@@ -140,6 +153,10 @@ class Top(Method):
         once(path, compute)
         distances = json.loads(path.read_text(encoding="utf-8"))
         return min(TARGETS, key=lambda target: distances[target])
+
+    def _is_calibrated(self, job: Job) -> bool:
+        """Whether the head reads every token and no masks are asked for."""
+        return (job.restore == "last" or job.task.BY_TOKEN) and self.masks != "learn"
 
     def default_score(self, recipe: Recipe) -> Score:
         return recipe.score

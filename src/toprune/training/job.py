@@ -1,7 +1,7 @@
 """A pruning job: what a run needs, what a method is, and what a method returns."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -28,6 +28,8 @@ from toprune.training.ranking_losses import Ranking
 from toprune.training.settings import Stage, Training, recorded
 from toprune.training.target import Target
 
+Judge = Callable[[Plan], float]  # how good the model is under a plan
+
 
 class Method(Protocol):
     """How a plan is found. A method is a frozen dataclass in `methods/` that subclasses this one.
@@ -39,6 +41,7 @@ class Method(Protocol):
     STAGES: ClassVar[tuple[Stage, ...]]  # stages that train; a single one gets the epochs of both
     TIMED: ClassVar[bool] = True  # takes a budget in milliseconds, too
     COUNTS: ClassVar[bool] = True  # takes a budget that counts FLOPs as a paper does, too
+    SELECTS: ClassVar[bool] = False  # can it keep the best weights of a stage (`Job.judge`)?
     DIALS: ClassVar[bool] = False  # can it learn several budgets at once (`Job.budgets`)?
 
     @property
@@ -123,6 +126,7 @@ class Job:
     shared: Path | None = None  # directory with the dense model's outputs, shared between runs
     curve: Curve | None = None  # of the model here, for a budget in milliseconds
     budgets: tuple[Budget, ...] = ()  # of a dial, in the order of the request; empty: there is none
+    judge: Judge | None = None  # what chooses the weights, for `best-dev`
 
     @property
     def teacher_folder(self) -> Path:

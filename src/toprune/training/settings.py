@@ -81,6 +81,13 @@ class Training:
         False, "Train with products in float16 (default: on GPUs without bfloat16).", later=True
     )
 
+    select: Literal["last", "best-dev"] = setting(
+        "last",
+        "Weights and plan to keep: the last, or the best on the reported examples, which is "
+        "optimistic.",
+        later=True,
+    )
+
     @property
     def precision(self) -> str | None:
         """The type of products, by its name in torch; None: float32."""

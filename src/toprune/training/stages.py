@@ -36,6 +36,7 @@ from toprune.training.ranking_quality import (
     ranking_quality,
     ranking_report,
 )
+from toprune.training.select import Candidate, KeepBest
 from toprune.training.teacher import Teacher, teach
 from toprune.training.thresholds import meet
 from toprune.training.trainer import train
@@ -214,6 +215,13 @@ def soft_stage(
     torch.manual_seed(job.training.seed)
     if not (resume and plan_path.exists()):
         collate, policy = Collate(job.tokenizer, teacher(job).extras), begin()
+        best = _best_of(
+            job,
+            lambda: end(policy),
+            lambda: attach_policy(job.model, policy),
+            selector=getattr(policy, "selector", None),
+            resume=resume,
+        )
         attach_policy(job.model, policy)
         log = train(
             learner_of(job, policy, learner=learner),
@@ -224,9 +232,10 @@ def soft_stage(
             out=job.work / "soft",
             label="soft stage",
             resume=resume,
+            callback=best,
         )
         detach(job.model)
-        plan, expected = end(policy)
+        plan, expected = end(policy) if best is None else best.restore()
         if processes().is_main_process:
             _save(dict(job.model.state_dict()), weights_path)
             note = {"expected": expected, "log": log}
@@ -244,9 +253,16 @@ def _hard_stage(outcome: Outcome, dense: Any, *, resume: bool) -> Outcome:
     collate = Collate(job.tokenizer, teacher_of(job).extras)
     torch.manual_seed(job.training.seed)
     attach(job.model, outcome.plan)
-    turns, more = None, 1.0
+    callback, more = None, 1.0
     if outcome.dial is not None:
-        turns, more = Turns(job.model, outcome.dial, job.training.seed), MORE_STEPS
+        callback, more = Turns(job.model, outcome.dial, job.training.seed), MORE_STEPS
+    elif not outcome.plan.adaptive:  # its thresholds are not final yet
+        callback = _best_of(
+            job,
+            lambda: (outcome.plan, outcome.expected),
+            lambda: attach(job.model, outcome.plan),
+            resume=resume,
+        )
     log = train(
         learner_of(job, ranking=outcome.ranking, dense=dense),
         job.student_features,
@@ -256,13 +272,40 @@ def _hard_stage(outcome: Outcome, dense: Any, *, resume: bool) -> Outcome:
         out=job.work / "hard",
         label="hard stage",
         resume=resume,
-        callback=turns,
+        callback=callback,
     )
+    if isinstance(callback, KeepBest):
+        callback.restore()
     plan = outcome.plan
     if plan.adaptive:  # the weights have changed, and the scores with them
         batches = job.sample_batches(CALIBRATION_TEXTS)
         plan = meet(job.model, plan, batches, job.cost, job.budget)
     return replace(outcome, plan=plan, log=outcome.log + log)
+
+
+def _best_of(
+    job: Job,
+    candidate: Candidate,
+    attach_again: Callable[[], object],
+    *,
+    selector: Any = None,
+    resume: bool = False,
+) -> KeepBest | None:
+    """What keeps the best weights of a stage, if the job is to choose them."""
+    if job.judge is None:
+        return None
+    folder = job.work / ("hard" if selector is None else "soft")
+    folder.mkdir(parents=True, exist_ok=True)
+    return KeepBest(
+        job.model,
+        job.judge,
+        candidate,
+        attach_again,
+        folder,
+        _save,
+        selector=selector,
+        resume=resume,
+    )
 
 
 def learner_of(
