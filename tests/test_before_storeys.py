@@ -76,16 +76,21 @@ def test_a_bundle_is_saved_as_it_was(tmp_path: Path):
         assert (tmp_path / "again" / name).read_bytes() == (BUNDLE / name).read_bytes(), name
 
 
-def test_the_graphs_are_the_same(tmp_path: Path):
-    if not is_same_machine():
-        pytest.skip("other versions of torch and onnx write other graphs")
+def test_graphs_that_are_written_again_give_the_same_logits(tmp_path: Path):
+    """Graphs have become faster since, so their bytes differ."""
     bundle = Path(shutil.copytree(BUNDLE, tmp_path / "bundle"))
     shutil.rmtree(bundle / "onnx")
     export(bundle, int8=True)
-    for name in ("model.onnx", "model_int8.onnx"):
-        assert (bundle / "onnx" / name).read_bytes() == (BUNDLE / "onnx" / name).read_bytes()
+    for precision, elsewhere in (("fp32", 1e-5), ("int8", 0.05)):
+        tolerance = 1e-6 if is_same_machine() else elsewhere
+        run = Runner(bundle, precision=precision, threads=1)  # pyright: ignore[reportArgumentType]
+        expected = np.load(HERE / "logits.npz")[precision]
+        logits = np.stack(list(run(RUN["texts"])))
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=tolerance)
     again, before = (json.loads((b / "onnx/export.json").read_text()) for b in (bundle, BUNDLE))
-    del again["environment"], before["environment"]
+    assert again["files"].keys() == before["files"].keys()
+    for name in ("environment", "checked", "files"):  # differences and hashes belong to a graph
+        assert again.pop(name).keys() == before.pop(name).keys()
     assert again == before
 
 

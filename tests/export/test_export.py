@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -171,6 +172,44 @@ def test_fp32_file_needs_nothing_special(tmp_path: Path) -> None:
         assert [d.dim_param for d in item.type.tensor_type.shape.dim] == ["batch", "length"]
     metadata = {entry.key: entry.value for entry in graph.metadata_props}
     assert Plan.from_json(metadata[PLAN]) == plan
+
+
+@pytest.mark.parametrize(("score", "rankings"), [("received", 2), ("probes", 2), ("probe", 1)])
+def test_a_step_that_drops_nothing_is_not_in_the_graph(
+    score: Score, rankings: int, tmp_path: Path
+) -> None:
+    model = make_model("bert")
+    same = replace(STEPS[2], keep=STEPS[1].keep)
+    plan = replace(make_plan("bert", score), steps=(*STEPS[:2], same))
+    write_onnx(model, plan, tmp_path / "model.onnx")
+    nodes = onnx.load(tmp_path / "model.onnx").graph.node
+    assert sum(node.op_type == "TopK" for node in nodes) == rankings
+    assert check(model, plan, Running(tmp_path / "model.onnx").run, LIMIT).worst <= 1
+
+
+def test_a_step_of_a_dial_stays_in_the_graph(tmp_path: Path) -> None:
+    """Equal shares may differ at another budget."""
+    same = replace(STEPS[2], keep=STEPS[1].keep)
+    plan = replace(make_plan("bert", "received"), steps=(*STEPS[:2], same))
+    write_onnx(make_model("bert"), plan, tmp_path / "model.onnx", dial=True)
+    nodes = onnx.load(tmp_path / "model.onnx").graph.node
+    assert sum(node.op_type == "TopK" for node in nodes) == 3
+
+
+@pytest.mark.parametrize("score", ["received", "probes"])
+def test_products_of_attention_read_heads_in_place(score: Score, tmp_path: Path) -> None:
+    """ONNX Runtime fuses the transposition of queries, keys and values into the products."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4  # it warns that such a file is for this machine only
+    _, _, engine = exported("bert", score, "plain")
+    onnxruntime.InferenceSession(str(engine.path), options)
+    nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
+    producers = {name: node.op_type for node in nodes for name in node.output}
+    products = [node for node in nodes if node.op_type in ("MatMul", "FusedMatMul")]
+    by_head = [node for node in products if len({*node.input} & {*producers}) == 2]
+    assert sum(node.op_type == "FusedMatMul" for node in by_head) >= 2 * 4  # layers
+    assert all(producers[name] != "Transpose" for node in by_head for name in node.input)
 
 
 def test_export_leaves_the_model_as_it_was(tmp_path: Path) -> None:

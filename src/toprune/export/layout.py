@@ -19,7 +19,7 @@ class Layout:
     k: Tensor  # (B,) rows of each example
     first: Tensor  # (B,) its first packed row
     alive: Tensor  # (B, K) places that hold a row
-    at: Tensor  # (B, K) the packed row of each place; without one, the example's last
+    at: Tensor  # (B, K) the packed row of each place; without one, row 0
     live: Tensor  # (N,) the place, counted over (B * K), of each packed row
     bias: Tensor  # (B, 1, 1, K) what attention adds to the logits of a key
 
@@ -29,7 +29,7 @@ class Layout:
         column = k.unsqueeze(1)
         alive = place < column
         first = k.cumsum(0) - k
-        at = first.unsqueeze(1) + torch.minimum(place, column - 1)
+        at = torch.where(alive, first.unsqueeze(1) + place, 0)
         live = alive.view(-1).nonzero().view(-1)
         bias = torch.where(alive, 0.0, NO_TOKEN).unsqueeze(1).unsqueeze(1)
         return cls(k, first, alive, at, live, bias)

@@ -89,6 +89,8 @@ class PackedRun:
         if i == self.last and not self.restores:
             return self._head_row(module, i, x).unsqueeze(1)
         step = self.steps.get(i)
+        if step is not None and self._drops_nothing(step):
+            step = None
         if step is not None and self.plan.restore == "last":
             return self._drop_after(module, i, x, step)
         if step is None:
@@ -102,6 +104,12 @@ class PackedRun:
         else:
             state = self._drop_by_state(module, i, x, step)
         return self.family.feed_forward(module, state)
+
+    def _drops_nothing(self, step: Step) -> bool:
+        """Whether a step keeps the share that the step before left, and so the same tokens."""
+        steps, at = self.plan.steps, self.plan.steps.index(step)
+        varies = self.keep is not None or step.threshold is not None
+        return at > 0 and not varies and step.keep == steps[at - 1].keep
 
     def convolve(self, module: Any, embeddings: Tensor, states: Tensor) -> Tensor:
         """Add the convolution beside the first layer, for tokens that stay and that have left."""
@@ -145,8 +153,8 @@ class PackedRun:
         """Early drop: only the surviving queries meet the values."""
         p, v = self._probabilities(module, i, x), self._value(module, i, x)
         layout, scores = self.layout, self._received(p)
-        rank, new = self._rank(scores), Layout.of(self._counts(step, scores))
-        kept = rank[:, : new.size]  # (B, K')
+        new = Layout.of(self._counts(step, scores))
+        kept = self._rank(scores, new)  # (B, K')
         count = self.heads[i]
         heads = torch.arange(p.shape[0] * count).view(-1, count, 1)  # (B, H, 1)
         rows = heads * layout.size + kept.unsqueeze(1)  # (B, H, K')
@@ -159,9 +167,9 @@ class PackedRun:
         now, and every later step keeps the first ones."""
         state = self._attend(module, i, x)
         layout, scores = self.layout, self._state_scores(state, i)
-        rank, new = self._rank(scores), Layout.of(self._counts(step, scores))
+        new = Layout.of(self._counts(step, scores))
         self.sorted = self.plan.score in ONCE
-        return self._move(state, layout.first.unsqueeze(1) + rank[:, : new.size], new)
+        return self._move(state, layout.first.unsqueeze(1) + self._rank(scores, new), new)
 
     def _drop_the_end(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """Rows are sorted, so it is known before attention which stay: the others are only keys and
@@ -188,8 +196,8 @@ class PackedRun:
         self.sorted = self.plan.score in ONCE
         attended = self.plan.score in ATTENDED
         scores = self._received(p) if attended else self._state_scores(state, i)
-        rank, new = self._rank(scores), Layout.of(self._counts(step, scores))
-        return self._move(states, old.first.unsqueeze(1) + rank[:, : new.size], new)
+        new = Layout.of(self._counts(step, scores))
+        return self._move(states, old.first.unsqueeze(1) + self._rank(scores, new), new)
 
     def _merge(self, x: Tensor, step: Step) -> Tensor:
         """Merge neighbours into their mean, as `tokens.groups` does; rows (N, D) to (N', D)."""
@@ -234,9 +242,10 @@ class PackedRun:
 
     def _lift(self, module: Layer, projection: nn.Linear, x: Tensor) -> Tensor:
         """(B, H, K, d). The norm before the projections is traced three times; runtimes compute
-        equal nodes once."""
+        equal nodes once. Places come first in memory, (K, B, H, d): so ONNX Runtime's products
+        read the heads where they are, and the permutation copies nothing."""
         normed = self.family.before_attention(module, x)
-        return self._heads(projection, normed)[self.layout.at].transpose(1, 2)
+        return self._heads(projection, normed)[self.layout.at.t()].permute(1, 2, 0, 3)
 
     def _rotated(self, module: Layer, x: Tensor) -> Tensor:
         if self.family.rotary is None:
@@ -302,16 +311,17 @@ class PackedRun:
         # Not a matrix product: with a vector it is slow, and int8 would round it.
         return (state * self.probes[i]).sum(1)[self.layout.at]
 
-    def _rank(self, scores: Tensor) -> Tensor:
-        """Row numbers (B, K) from best to worst, as `tokens.order` returns them; equal scores keep
-        their order, as ONNX guarantees for TopK."""
+    def _rank(self, scores: Tensor, new: Layout) -> Tensor:
+        """The numbers of the best rows, (B, K') in the places of `new`, from best to worst, as
+        `tokens.order` returns them; equal scores keep their order, as ONNX guarantees for TopK."""
         key, layout = scores, self.layout
         if self.protected is not None:
             top = torch.finfo(key.dtype).max
             key = torch.where(self.protected[layout.at], top, key)
         key = torch.where(layout.alive, key, -torch.inf)
         key = torch.where(up_to(layout.size) == 0, torch.inf, key)
-        return key.topk(key.shape[1], dim=1).indices
+        count: Any = new.size  # a tensor, so that the graph computes it
+        return key.topk(count, dim=1).indices
 
     def _counts(self, step: Step, scores: Tensor | None = None) -> Tensor:
         """(B,): how many rows stay: ceil(keep * n) in integers, within the plan's limits. A step
