@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
+from hashlib import sha256
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -23,15 +24,18 @@ from rich.console import Console
 from support.models import make_model, make_tokenizer
 from toprune.bundle.bundle import Bundle
 from toprune.compare import bench as module
+from toprune.compare import graphs
 from toprune.compare.bench import TIMED, bench
 from toprune.compare.verdict import verdict
 from toprune.errors import UserError
+from toprune.export import openvino
 from toprune.export.export import export
 from toprune.models.families import sizes_of
 from toprune.plan.budget import Lengths
 from toprune.plan.cost import reduction
 from toprune.plan.plan import Plan, Step
 from toprune.report import terminal as tables
+from toprune.run.manifest import OPENVINO_INT8, PLACE
 from toprune.run.timing import interleave
 
 LONGEST = 64
@@ -90,11 +94,22 @@ class Fakes:
         self.opened.append((path, threads))
         return FakeEngine(self, path)
 
+    def quantize_openvino(self, source: Path, target: Path, feeds: list[Any]) -> None:
+        assert feeds
+        self.quantized.append((source, target))
+
+    def openvino(self, path: Path, *, threads: int) -> "FakeEngine":
+        self.opened.append((path, threads))
+        return FakeEngine(self, path)
+
     def shapes(self) -> set[tuple[int, ...]]:
         return {feeds["input_ids"].shape for _, feeds in self.fed}
 
 
 class FakeEngine:
+    inputs = ("input_ids", "attention_mask")
+    names = ("logits",)
+
     def __init__(self, fakes: Fakes, path: Path):
         self.fakes, self.path = fakes, path
 
@@ -114,7 +129,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     # by sys.modules: `toprune.export.quantize` is the function
     monkeypatch.setattr(sys.modules["toprune.export.graph"], "write_onnx", fakes.write_onnx)
     monkeypatch.setattr(sys.modules["toprune.export.quantize"], "quantize", fakes.quantize)
+    monkeypatch.setattr(openvino, "quantize_openvino", fakes.quantize_openvino)
     monkeypatch.setattr(module, "OnnxRuntime", fakes.engine)
+    monkeypatch.setattr(graphs, "OpenVino", fakes.openvino)
     monkeypatch.setattr(module, "interleave", partial(interleave, clock=lambda: fakes.now))
     return fakes
 
@@ -174,6 +191,70 @@ def test_int8_of_the_bundle(with_int8: Path, fakes: Fakes):
     bench(with_int8, lengths=[16], rounds=1)
     assert [target.parent.name for _, target in fakes.quantized] == ["dense int8"]
     assert with_int8 / "onnx" / "model_int8.onnx" in [path for path, _ in fakes.opened]
+
+
+def test_int8_of_openvino(tmp_path: Path, fakes: Fakes):
+    folder = write_bundle(tmp_path / "bundle")
+    path = folder / PLACE
+    manifest = json.loads(path.read_text())
+    for suffix in (".xml", ".bin"):
+        (folder / OPENVINO_INT8).with_suffix(suffix).write_bytes(b"graph")
+        name = Path(OPENVINO_INT8).with_suffix(suffix).as_posix()
+        manifest["files"][name] = sha256(b"graph").hexdigest()
+    path.write_text(json.dumps(manifest))
+    row = bench(folder, lengths=[LONGEST], rounds=1)["rows"][0]
+    found = ratios(row)
+    assert found["pruned int8 openvino", "dense int8 openvino"] == pytest.approx(2)
+    assert found["pruned int8 openvino", "dense fp32"] == pytest.approx(2 / 0.75)
+    assert found["dense int8 openvino", "dense int8"] == pytest.approx(1)
+    assert fakes.quantized[-1][1].parent.name == "dense int8 openvino"
+    assert "openvino" not in str(bench(folder, lengths=[LONGEST], rounds=1, int8=False)["rows"])
+
+
+def test_a_dense_file_of_another_exporter(bundle: Path, tmp_path: Path, fakes: Fakes):
+    path = tmp_path / "dense by others" / "model.onnx"
+    with pytest.raises(UserError, match=r"--dense-onnx .*: there is no such file"):
+        bench(bundle, dense_onnx=path)
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    report = bench(bundle, lengths=[LONGEST], rounds=1, dense_onnx=path)
+    found = ratios(report["rows"][0])
+    assert found["pruned fp32", "dense given"] == pytest.approx(2)
+    assert found["dense fp32", "dense given"] == pytest.approx(1)
+    assert report["dense_onnx"] == str(path)
+    fed = [feeds for where, feeds in fakes.fed if where == path]
+    assert {tuple(feeds) for feeds in fed} == {("input_ids", "attention_mask")}  # what it has
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"names": ("scores",)}, "has the outputs scores, the bundle has logits"),
+        ({"inputs": ("position_ids",)}, "needs position_ids, which the bundle has not"),
+        (
+            {"run": lambda *_: np.zeros(3)},
+            r"answer of shape \(3,\), our dense file one of \(1, 2",
+        ),
+    ],
+)
+def test_a_dense_file_of_another_model(
+    bundle: Path,
+    tmp_path: Path,
+    fakes: Fakes,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    message: str,
+):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"")
+
+    def load(where: Path, **options: Any) -> Any:
+        engine = FakeEngine(fakes, where)
+        return type("Other", (FakeEngine,), change)(fakes, where) if where == path else engine
+
+    monkeypatch.setattr(module, "OnnxRuntime", load)
+    with pytest.raises(UserError, match=message):
+        bench(bundle, lengths=[16], rounds=1, dense_onnx=path)
 
 
 def test_without_int8(with_int8: Path, fakes: Fakes):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -28,6 +29,10 @@ def bench(
     rounds: Annotated[int, typer.Option(min=5, help="Rounds; every model runs once in each.")] = 20,
     batch: Annotated[int, typer.Option(min=1, help="Also time calls with this many texts.")] = 1,
     fp32: Annotated[bool, typer.Option("--fp32", help="Do not time the int8 files.")] = False,
+    dense_onnx: Annotated[
+        Path | None,
+        typer.Option(help="Also time this ONNX file of the dense model, by another exporter."),
+    ] = None,
     device: Annotated[
         Literal["cpu", "cuda"],
         typer.Option(help="What runs the files; cuda needs onnxruntime-gpu, and times no int8."),
@@ -64,6 +69,7 @@ def bench(
         budget=budget,
         seed=seed,
         device=device,
+        dense_onnx=dense_onnx,
         say=partial(typer.echo, err=True),
     )
     last = ""

@@ -13,8 +13,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toprune.compare.graphs import (
+    GIVEN,
+    UNLIKE,
+    Feeds,
+    Given,
+    Runs,
+    exported_graphs,
+    missing,
+    open_graphs,
+    write_graphs,
+)
 from toprune.compare.verdict import ALIKE, verdict
 from toprune.data.images import Images
 from toprune.errors import UserError
@@ -25,7 +35,6 @@ from toprune.plan.plan import Plan, held_tokens
 from toprune.report.environment import environment
 from toprune.run.dial import keep_input
 from toprune.run.engines import OnnxRuntime, providers_on
-from toprune.run.manifest import GRAPHS, Manifest
 from toprune.run.reader import Reader, open_reader
 from toprune.run.runner import Input
 from toprune.run.timing import Seconds, interleave, pinned, ratio
@@ -34,8 +43,6 @@ from toprune.tasks.tokenize import Row, Texts
 
 if TYPE_CHECKING:
     from toprune.bundle.bundle import Bundle
-
-Feeds = dict[str, NDArray[Any]]  # (B, S) each: what one call of a graph gets
 
 LENGTHS = (128, 256, 512)
 TIMED = 16  # texts, from the shortest to the longest; a round runs all of them
@@ -87,6 +94,7 @@ def bench(
     budget: str | Budget | None = None,
     seed: int = 0,
     device: str = "cpu",
+    dense_onnx: str | Path | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:
     """Time an exported bundle and its dense partner on texts, or on random tokens.
@@ -99,11 +107,12 @@ def bench(
         threads: of each model.
         rounds: every model runs once in each.
         seconds: limit for each row of the report.
-        int8: also time the int8 files.
+        int8: also time the int8 files; those of OpenVINO, too, if the bundle was exported with one.
         batch: above one, also time calls with this many texts.
         budget: of a bundle with a dial, or several (`2x,5x`): each has its rows; None: the default.
         seed: of random tokens and of the order in rounds.
         device: "cpu", or "cuda" with onnxruntime-gpu, where int8 is not timed: it is for CPUs.
+        dense_onnx: an ONNX file of the dense model that another exporter wrote, to be timed, too.
         say: gets a line for each row.
 
     Returns:
@@ -113,7 +122,7 @@ def bench(
         raise UserError("threads, rounds and batch must be 1 or more")
     providers, int8 = providers_on(device), int8 and device == "cpu"
     folder = Path(bundle_dir)
-    manifest, exported = _exported(folder, int8=int8)
+    manifest, exported = exported_graphs(folder, int8=int8, openvino=int8 and budget is None)
     bundle = _load(folder)
     reader = open_reader(folder, manifest)
     if lengths and manifest.images:
@@ -138,17 +147,26 @@ def bench(
     works = [work for work, _ in turned]
     with TemporaryDirectory(prefix="toprune-bench-") as temporary:
         say("writing the dense partner")
-        paths = _write(bundle, Path(temporary), exported, int8=int8)
+        feeds = [feed for work in works for feed in work.feeds]
+        paths = write_graphs(bundle, Path(temporary), exported, feeds, int8=int8)
         del bundle, turned  # frees the torch model, to make room for four sessions
         turns = partial(interleave, rounds=rounds, seconds=seconds, seed=seed)
-        load = partial(OnnxRuntime, threads=threads, providers=providers)
-        times = _time(paths, works, threads, load, manifest.max_length, turns, say)
+        with pinned(threads):
+            load = partial(OnnxRuntime, threads=threads, providers=providers)
+            engines = open_graphs(paths, load, threads)
+            if dense_onnx is not None:
+                given = Given(Path(dense_onnx), load, manifest.build_task().OUTPUTS)
+                given.check(engines["dense fp32"], works[0].feeds[0])
+                engines[GIVEN] = given
+            times = _time(engines, works, manifest.max_length, turns, say)
+            engines.clear()  # their files are deleted next
     rows = [_row(*parts) for parts in zip(works, times, flops, strict=True)]
     report: dict[str, Any] = {"rows": rows, "threads": threads, "max_length": manifest.max_length}
     report |= {"seed": seed, "environment": environment()}
     if budget is not None:
         report["budget"] = ",".join(one.asked for one in parse_budgets(budget))
     report |= {} if device == "cpu" else {"device": device}
+    report |= {} if dense_onnx is None else {"dense_onnx": str(dense_onnx)}
     fallback = Fallback.load(folder)
     report |= {} if fallback is None else {"fallback": fallback.share}
     return {"verdict": verdict(report)} | report
@@ -172,62 +190,16 @@ def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
     return {name: float(1000 * np.median(seconds) / texts) for name, seconds in times.items()}
 
 
-def _exported(folder: Path, *, int8: bool) -> tuple[Manifest, dict[str, Path]]:
-    """The manifest, and those of the bundle's graphs that are to be timed."""
-    manifest = Manifest.load(folder)
-    graphs = [("pruned fp32", GRAPHS["fp32"])]
-    if int8 and GRAPHS["int8"] in manifest.files:
-        graphs.append(("pruned int8", GRAPHS["int8"]))
-    for _, graph in graphs:
-        manifest.verify(folder, graph)
-    return manifest, {name: folder / graph for name, graph in graphs}
-
-
 def _load(folder: Path) -> "Bundle":
     try:
         from toprune.bundle.bundle import Bundle
 
         bundle = Bundle.load(folder)
     except ModuleNotFoundError as problem:
-        raise _missing(problem) from problem
+        raise missing(problem) from problem
     if bundle.plan is None or not bundle.plan.steps:
         raise UserError(f"{folder} drops no tokens, so there is nothing to compare; prune it first")
     return bundle
-
-
-def _missing(problem: ModuleNotFoundError) -> Exception:
-    if (problem.name or "").startswith("toprune"):
-        return problem
-    return UserError(
-        f"bench writes a dense partner, which needs {problem.name}; "
-        "install it with: pip install 'toprune[train]'"
-    )
-
-
-def _write(
-    bundle: "Bundle", folder: Path, exported: Mapping[str, Path], *, int8: bool
-) -> dict[str, Path]:
-    """Write the missing graphs, each into its own folder; returns the paths of all."""
-    try:
-        from toprune.export.graph import input_names, write_onnx
-        from toprune.export.quantize import quantize
-        from toprune.training.job import dense_plan
-    except ModuleNotFoundError as problem:
-        raise _missing(problem) from problem
-    assert bundle.plan is not None
-    paths = dict(exported)
-    for name in ("dense fp32", "dense int8", "pruned int8") if int8 else ("dense fp32",):
-        if name in paths:
-            continue
-        paths[name] = folder / name / "model.onnx"
-        paths[name].parent.mkdir()
-        if name == "dense fp32":
-            dense = dense_plan(bundle.model, bundle.plan.restore)
-            names = input_names(bundle.model.config, bundle.tokenizer)
-            write_onnx(bundle.model, dense, paths[name], names, bundle.task.OUTPUTS)
-        else:
-            quantize(paths[name.replace("int8", "fp32")], paths[name])
-    return paths
 
 
 def _fitting(max_length: int) -> list[int]:
@@ -308,33 +280,28 @@ def _turned(
 
 
 def _time(
-    paths: Mapping[str, Path],
+    engines: Mapping[str, Runs],
     works: Sequence[Work],
-    threads: int,
-    load: Callable[[Path], OnnxRuntime],
     max_length: int,
     turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, Seconds]],
     say: Callable[[str], object],
 ) -> list[dict[str, Seconds]]:
-    """Time all work. The sessions end here, because their files are deleted next."""
     times: list[dict[str, Seconds]] = []
-    with pinned(threads):
-        engines = {name: load(path) for name, path in paths.items()}
-        for work in works:
-            say(f"timing {work.name}")
-            turned = [feed | work.keep for feed in work.feeds]
-            runs = {
-                name: partial(_run, engine, turned if name.startswith("pruned") else work.feeds)
-                for name, engine in engines.items()
-            }
-            if work.lengths.counts[0][0] < max_length:
-                padded = [_padded(feed, max_length) for feed in work.feeds]
-                runs[PADDED] = partial(_run, engines["dense fp32"], padded)
-            times.append(turns(runs))
+    for work in works:
+        say(f"timing {work.name}")
+        turned = [feed | work.keep for feed in work.feeds]
+        runs = {
+            name: partial(_run, engine, turned if name.startswith("pruned") else work.feeds)
+            for name, engine in engines.items()
+        }
+        if work.lengths.counts[0][0] < max_length:
+            padded = [_padded(feed, max_length) for feed in work.feeds]
+            runs[PADDED] = partial(_run, engines["dense fp32"], padded)
+        times.append(turns(runs))
     return times
 
 
-def _run(engine: OnnxRuntime, feeds: list[Feeds]) -> None:
+def _run(engine: Runs, feeds: list[Feeds]) -> None:
     for feed in feeds:
         engine.run(feed)
 
@@ -367,7 +334,7 @@ def _row(work: Work, times: dict[str, Seconds], flops: Reduction) -> dict[str, A
     pairs: list[tuple[str, str, float | None]] = [
         (*pair, flops.unpadded) for pair in ALIKE if pair[0] in times
     ]
-    pairs += [(who, "dense fp32", None) for who in ("pruned int8", "dense int8") if who in times]
+    pairs += [(who, over, None) for who, over in UNLIKE if who in times and over in times]
     if PADDED in times:
         pairs.append(("pruned fp32", PADDED, flops.padded))
         pairs.append(("dense fp32", PADDED, None))  # the gain from skipping the padding alone

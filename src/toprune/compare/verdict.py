@@ -3,7 +3,12 @@
 from typing import Any
 
 WORTH = 1.1  # times faster; below that a second model is not worth it
-ALIKE = (("pruned fp32", "dense fp32"), ("pruned int8", "dense int8"))  # only the plan differs
+# Only the plan differs.
+ALIKE = (
+    ("pruned fp32", "dense fp32"),
+    ("pruned int8", "dense int8"),
+    ("pruned int8 openvino", "dense int8 openvino"),
+)
 
 
 def verdict(report: dict[str, Any]) -> str:

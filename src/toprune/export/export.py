@@ -101,6 +101,7 @@ def _export(
     positions = max_positions(model.config)
     limit = min(positions, bundle.report.get("max_length") or positions)
     names = input_names(model.config, tokenizer)
+    pad = getattr(tokenizer, "pad_token_id", 0)  # images need none
     with _stage(folder) as stage:
         say("writing the graph")
         path = stage / "model.onnx"
@@ -131,7 +132,7 @@ def _export(
                 task,
                 max_length=limit,
                 inputs=names,
-                pad_token_id=tokenizer.pad_token_id,
+                pad_token_id=pad,
             )
             feeds = [reader.batch([row]) for row in reader.encode(texts)]
             quantize_openvino(path, twin, feeds)
@@ -146,7 +147,7 @@ def _export(
             settings=settings_of(task),
             max_length=limit,
             inputs=tuple(names),
-            pad_token_id=getattr(tokenizer, "pad_token_id", 0),  # images need none
+            pad_token_id=pad,
             labels=_labels(bundle),
             checked=checked,
             environment=environment(),
