@@ -31,7 +31,7 @@ PADDED = 48  # the made texts are padded to this length
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
     """All targets share the runs of one directory."""
-    return Options(tmp_path_factory.mktemp("reproduced"), "tiny")
+    return Options(tmp_path_factory.mktemp("reproduced") / "new", "tiny")
 
 
 def equation_4(config: Any, entering: list[int], *, authors: bool = False) -> int:

@@ -62,6 +62,7 @@ class Result:
         texts = {"json": json.dumps(self.content, indent=1) + "\n", "md": self.markdown()}
         texts |= {} if self.svg is None else {"svg": self.svg}
         paths = [folder / f"{stem}.{ending}" for ending in texts]
+        folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, texts.values(), strict=True):
             write_text(path, text)
         return paths
