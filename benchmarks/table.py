@@ -20,6 +20,7 @@ import dial_tables
 import fallback_tables
 import latency_tables
 import milliseconds_tables
+import openvino_tables
 import serve_tables
 import task_tables
 from sets import METRIC
@@ -318,7 +319,7 @@ def main() -> None:
         "stress": stress_output(),
     }
     parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
-    parts |= fallback_tables.parts()
+    parts |= fallback_tables.parts() | openvino_tables.parts()
     parts |= dial_tables.parts() | milliseconds_tables.parts() | serve_tables.parts()
     docs = ROOT / "docs"
     pages = ("results.md", "methods.md", "how-to/guardrails.md", "how-to/serving.md")

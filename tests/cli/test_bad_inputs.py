@@ -379,6 +379,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     ),
     "export: no bundle": ("export {1}/none", "directory that prune wrote"),
     "export: NaN": ("export {1}/bad", "is not a number", _spoiled(_nan)),
+    "export: no texts": ("export {0}/bundle --int8-openvino {1}/none.csv", "none.csv"),
     "export: no tokenizer": (
         "export {1}/bad",
         "tokenizer",
@@ -386,6 +387,10 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     ),
     "bench: no bundle": ("bench {1}/none", "directory that prune wrote"),
     "bench: not exported": ("bench {0}/bundle", "toprune export"),
+    "bench: no dense file": (
+        "bench {0}/bundle --dense-onnx {1}/none.onnx",
+        "there is no such file",
+    ),
     "bench: lengths": ("bench {0}/bundle --lengths 8,x", "--lengths"),
     "bench: rounds": ("bench {0}/bundle --rounds 1", "--help"),
     "gate: no bundle": (f"gate {{1}}/none {DATA} --max-loss 1", "directory that prune wrote"),

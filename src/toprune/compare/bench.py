@@ -120,6 +120,8 @@ def bench(
     """
     if min(threads, rounds, batch) < 1:
         raise UserError("threads, rounds and batch must be 1 or more")
+    if dense_onnx is not None and not Path(dense_onnx).is_file():
+        raise UserError(f"--dense-onnx {dense_onnx}: there is no such file")
     providers, int8 = providers_on(device), int8 and device == "cpu"
     folder = Path(bundle_dir)
     manifest, exported = exported_graphs(folder, int8=int8, openvino=int8 and budget is None)
