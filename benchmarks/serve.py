@@ -78,7 +78,7 @@ class OneByOne(ByCount):
 QUEUES: dict[str, type[Queue]] = {"naive": OneByOne, "count": ByCount}
 
 
-def run_server(mode: str, bundle: str, shed: str, max_queue: float, port: int) -> None:
+def run_server(mode: str, bundle: str, shed: str, max_queue: float | None, port: int) -> None:
     """The server of one mode, in a process of its own."""
     server.Queue = QUEUES.get(mode, Queue)
     budgets = parse_shed(shed) if mode in ("shed", "loose") else ()
@@ -207,12 +207,12 @@ def main() -> None:
     parser.add_argument("--shed", default="2x,3x,5x")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--max-queue", type=float, default=Settings.max_queue)
+    parser.add_argument("--max-queue", type=float)
     parser.add_argument("--run", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         mode, bundle, shed, queue, port = args.run
-        run_server(mode, bundle, shed, float(queue), int(port))
+        run_server(mode, bundle, shed, float(queue) if queue else None, int(port))
         return
     if args.dense is None or args.pruned is None:
         parser.error("name two exported bundles with --dense and --pruned")
@@ -238,7 +238,7 @@ def main() -> None:
             base = None
             if mode not in OWN:
                 base = row["modes"]["loose" if mode == "shed" else "cost"]["capacity"]
-            words = [mode, str(bundle), args.shed, str(args.max_queue)]
+            words = [mode, str(bundle), args.shed, str(args.max_queue or "")]
             measured = asyncio.run(measure(words, path, bodies, args.seconds, base))
             row["modes"][mode] = measured | {"bundle": bundle.name}
             sys.stdout.write(json.dumps({mix: {mode: measured}}) + "\n")

@@ -12,7 +12,7 @@ from toprune.plan.cost import executed_macs
 from toprune.plan.plan import Plan, Step
 from toprune.run.encoded import Encoded
 from toprune.serve.cost import BatchCost, Macs, RowCost
-from toprune.serve.queue import WASTE, Full, Job, Queue
+from toprune.serve.queue import STRETCH, WASTE, Full, Job, Queue
 from toprune.tasks.tokenize import Row
 
 PLAN = Plan("bert", 4, 128, "received", (Step(1, Fraction(1, 2)),))
@@ -115,13 +115,24 @@ def test_short_texts_share_a_batch_and_long_ones_run_alone():
 
 def test_short_texts_overtake_long_ones_but_not_for_ever():
     queue = Queue(1e9, 1, seconds_per_batch=1.0)
-    push(queue, LONG, LONG, now=0.0)  # two batches: it may be overtaken for 8 seconds
-    push(queue, 8, now=1.0)
-    assert taken(queue) == [8]
-    push(queue, 8, now=7.9)
-    assert taken(queue) == [8]
-    push(queue, 8, now=8.1)
+    push(queue, LONG, LONG, now=0.0)
+    end = 2 * STRETCH  # two batches, so many seconds
+    for now in (1.0, end - 0.1):
+        push(queue, 8, now=now)
+        assert taken(queue) == [8]
+    push(queue, 8, now=end + 0.1)
     assert taken(queue) == [LONG]
+
+
+def test_a_short_queue_is_shared_by_the_workers():
+    queue = Queue(100, workers=2)
+    push(queue, *[16] * 8)
+    sizes: list[int] = []
+    while texts := taken(queue):
+        sizes.append(len(texts))
+    assert sizes[0] == 4  # half of what waits
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) == 8
 
 
 def test_equal_texts_keep_their_order():

@@ -10,7 +10,7 @@ from toprune.cli import options as o
 from toprune.cli.console import hush, print_result, warn_in_one_line
 from toprune.errors import UserError
 from toprune.serve.requests import Limits
-from toprune.serve.settings import Scale, Settings, check_installed, read_key
+from toprune.serve.settings import QUEUE, Scale, Settings, check_installed, read_key
 from toprune.serve.shed import parse_shed
 
 DEFAULTS, LIMITS = Settings(), Limits()
@@ -36,8 +36,12 @@ def serve(
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of one batch.")] = DEFAULTS.threads,
     max_queue: Annotated[
-        float,
-        typer.Option(min=1, help="Full batches that may wait; more requests get 429."),
+        float | None,
+        typer.Option(
+            min=1,
+            help=f"Full batches that may wait (default: {QUEUE} for each worker); more requests "
+            "get 429.",
+        ),
     ] = DEFAULTS.max_queue,
     max_batch_cost: Annotated[
         float | None,

@@ -6,7 +6,8 @@ Texts run in the order of their deadlines. A request gets a deadline in proporti
 short texts overtake long ones, but only for a time, because whoever comes later has a later
 deadline. A batch begins with the earliest deadline; others join while the predicted cost stays in
 the target, and only if they cost little more in the batch than alone, where their attention is not
-padded.
+padded. No batch takes more than one worker's share of what waits: with a short queue nobody waits
+for the rest of a large batch while another worker has nothing to do.
 """
 
 from bisect import insort
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 from toprune.run.encoded import Encoded
 from toprune.serve.cost import BatchCost, Levels
 
-STRETCH = 4.0  # a request may be overtaken for so many times the time that it needs itself
+STRETCH = 2.0  # a request may be overtaken for so many times the time that it needs itself
 WASTE = 1.25  # a text joins a batch if it costs there at most so many times its cost alone
 MEMORY = 0.1  # weight of the last batch in the mean pace
 
@@ -172,12 +173,13 @@ class Queue:
             return None
         first = self._items[0]
         engine, cost = first.job.engine, BatchCost().with_rows(first.levels[level])
+        most = engine.batch_macs * min(1.0, self.batches / self._workers)
         chosen, rest = [first], []
         for item in self._items[1:]:
             joined = cost.with_rows(item.levels[level])
             if (
                 item.job.engine is engine
-                and joined.macs <= engine.batch_macs
+                and joined.macs <= most
                 and joined.macs - cost.macs <= WASTE * item.macs[level]
             ):
                 chosen.append(item)

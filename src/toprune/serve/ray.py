@@ -7,6 +7,7 @@ may run twice. Nothing here imports Ray before it is needed.
 """
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -211,7 +212,13 @@ def serve_on_ray(
     """
     check_installed()
     _check_bundles(bundles, settings)
+    if scale.address is None:
+        from toprune.serve.server import check_port
+
+        check_port(settings)
     serve = load_ray("ray.serve", debug=scale.debug)
+    if not scale.debug:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with cluster(scale.address, debug=scale.debug):
         options = {"host": settings.host, "port": settings.port}
         try:
@@ -249,6 +256,4 @@ def _wait(stopped: threading.Event | None) -> None:
 
 
 def _log(line: str) -> None:
-    import logging
-
     logging.getLogger("ray.serve").warning(line)

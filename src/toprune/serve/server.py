@@ -54,11 +54,23 @@ def build(
     shelf = Shelf(parse_places(bundles), load, metrics, log=log)
     count = settings.worker_count
     shed = Shed(settings.shed) if settings.shed else None
-    workers = Workers(Queue(settings.max_queue, count), count, metrics, shed=shed)
+    workers = Workers(Queue(settings.queue_batches, count), count, metrics, shed=shed)
     hosts = ["[::1]", *LOOPBACK] if settings.host in LOOPBACK else ["*"]
     policy = Policy(settings.limits, settings.timeout, settings.key, hosts, settings.shed)
     explainer = _explainer(shelf, settings) if settings.explain else None
     return App(shelf, workers, metrics, policy, explainer=explainer, log=log), workers
+
+
+def check_port(settings: Settings) -> None:
+    """Refuse an address that cannot be used; uvicorn would end with messages of its own."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {settings.host}, port {settings.port} ({error.strerror}); "
+            "choose another --port"
+        ) from error
 
 
 def _unbreakable(log: Callable[[str], None]) -> Callable[[str], None]:
@@ -100,14 +112,7 @@ def serve(
     check_installed()
     import uvicorn
 
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:  # uvicorn would end the process with its own messages
-        socket.create_server((settings.host, settings.port), family=family).close()
-    except OSError as error:
-        raise UserError(
-            f"cannot listen at {settings.host}, port {settings.port} ({error.strerror}); "
-            "choose another --port"
-        ) from error
+    check_port(settings)
     app, workers = build(bundles, settings, log)
 
     class Server(uvicorn.Server):

@@ -12,6 +12,7 @@ from toprune.serve.requests import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "TOPRUNE_API_KEY"
+QUEUE = 5  # batches for each worker: who comes last waits for as many full-length texts
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Settings:
     precision: Literal["fp32", "int8"] = "fp32"
     workers: int | None = None  # batches at a time; None: cores / threads
     threads: int = 1  # of one batch
-    max_queue: float = 16.0  # full batches that may wait
+    max_queue: float | None = None  # full batches that may wait; None: QUEUE for each worker
     max_batch_cost: float | None = None  # billions of MACs; None: one text of full length
     timeout: float = 30.0  # seconds
     shed: tuple[str, ...] = ()  # budgets, the loosest first; the queue decides
@@ -34,6 +35,10 @@ class Settings:
     @property
     def worker_count(self) -> int:
         return self.workers or max(1, (os.cpu_count() or 1) // self.threads)
+
+    @property
+    def queue_batches(self) -> float:
+        return self.max_queue or float(QUEUE * self.worker_count)
 
 
 @dataclass(frozen=True)
