@@ -40,9 +40,11 @@ NOT_RUN = {
     "docs/how-to/dial.md": 1,
     "docs/how-to/gate.md": 1,
     "docs/how-to/gpu.md": 4,
+    "docs/how-to/integrations.md": 3,
     "docs/how-to/milliseconds.md": 3,
     "docs/how-to/reranker.md": 1,
-    "docs/how-to/serving.md": 9,
+    "docs/how-to/openvino-model-server.md": 2,
+    "docs/how-to/serving.md": 12,
     "docs/how-to/several-processes.md": 2,
     "docs/how-to/sweeps.md": 1,
     "docs/reproduce.md": 3,
@@ -52,6 +54,7 @@ NOT_RUN = {
 # Options of other programs.
 FOREIGN = {"--nproc_per_node", "--nnodes", "--rdzv_backend", "--rdzv_endpoint", "--model-id"}
 FOREIGN |= {"--head", "--port"}  # ray's
+FOREIGN |= {"--shape", "--batch_size", "--model_name", "--model_path", "--rest_port"}  # OpenVINO's
 FOREIGN |= {"--install-completion"}  # typer's own, of toprune itself
 # Fields that no bundle has which the docs' commands make: of other methods, of a GLUE export, or of
 # a budget in milliseconds.
