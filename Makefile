@@ -26,7 +26,8 @@ test: $(READY) browser
 
 # What takes under a minute on two idle cores: nothing here trains a model.
 FAST := tests/test_layers.py tests/test_imports.py tests/plan tests/io tests/data tests/report \
-	tests/bundle tests/serve tests/run --ignore tests/run/test_ray_bulk.py
+	tests/bundle tests/serve tests/run --ignore tests/run/test_ray_bulk.py \
+	--ignore tests/serve/test_ui.py
 test-fast: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' $(FAST) $(ARGS)
 

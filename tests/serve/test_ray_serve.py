@@ -1,7 +1,11 @@
 """The server on Ray Serve: the same answers, and no accepted request is lost with a replica."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,3 +173,25 @@ def test_a_rolling_update_under_load(address: str, bundle: Path, tmp_path: Path)
         load.wait(50)
     assert load.bad == []
     assert ask(address, "embed", {"inputs": TEXTS}) == (200, known[1])
+
+
+@pytest.mark.slow
+def test_the_command_serves_and_stops(bundle: Path):
+    """With a Ray of its own, and no message of Ray."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "toprune", "serve", str(bundle), "--engine", "ray", "--json"]
+    process = subprocess.Popen(
+        [*words, "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TOPRUNE_API_KEY": ""},
+    )
+    assert process.stdout is not None
+    address = json.loads(process.stdout.readline())["address"]
+    expected = Runner(bundle, threads=1)(TEXTS).tolist()
+    assert ask(address, "embed", {"inputs": TEXTS}) == (200, expected)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert (process.returncode, errors) == (0, "")
