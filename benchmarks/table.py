@@ -21,6 +21,7 @@ import fallback_tables
 import latency_tables
 import milliseconds_tables
 import openvino_tables
+import reproduced_tables
 import serve_tables
 import task_tables
 from sets import METRIC
@@ -319,12 +320,20 @@ def main() -> None:
         "stress": stress_output(),
     }
     parts |= latency_tables.parts() | task_tables.parts() | accuracy_tables.parts()
-    parts |= fallback_tables.parts() | openvino_tables.parts()
+    parts |= fallback_tables.parts() | openvino_tables.parts() | reproduced_tables.parts()
     parts |= dial_tables.parts() | milliseconds_tables.parts() | serve_tables.parts()
     docs = ROOT / "docs"
-    pages = ("results.md", "methods.md", "how-to/guardrails.md", "how-to/serving.md")
+    pages = (
+        "results.md",
+        "methods.md",
+        "reproduce.md",
+        "how-to/guardrails.md",
+        "how-to/serving.md",
+    )
     written = {path: fill(path, parts) for path in (ROOT / "README.md", *(docs / p for p in pages))}
     written[docs / "images" / "trade.svg"] = trade_chart()
+    for name, picture in reproduced_tables.pictures().items():
+        written[docs / "images" / name] = picture
     for task in accuracy_tables.TITLES:
         if (picture := accuracy_tables.ladder_chart(task)) is not None:
             written[docs / "images" / f"ladder-{task}.svg"] = picture

@@ -1,6 +1,6 @@
 """Reports as tables for people. Layers count from one, metrics are in points (times 100)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +13,7 @@ from toprune.report.counts import about_budgets, count_of, named_reductions, red
 from toprune.report.fallback import fallback_line
 from toprune.report.times import ratios_table, time_rows, timed_here
 from toprune.tasks import TASKS
+from toprune.training.settings import OPTIMISTIC
 
 MISSED = 0.03  # a method that misses its budget by a larger share is marked
 Figure = dict[str, float]  # value; low and high where known; p where two models are compared
@@ -25,6 +26,7 @@ def pruned(report: dict[str, Any]) -> Group:
         parts.append(_comparison(report))
     else:
         parts.append(Text("There are no labels, so there are no metrics."))
+    parts += [Text(line) for line in selected(report)]
     parts += [_agreement(report), _budget(report), _kept(report)]
     if "fallback" in report:
         parts.append(Text(fallback_line(report)))
@@ -33,6 +35,12 @@ def pruned(report: dict[str, Any]) -> Group:
     if "time" in report:
         parts.append(ratios_table(*time_rows(report["time"])))
     return Group(*parts)
+
+
+def selected(report: Mapping[str, Any]) -> list[str]:
+    """A warning where the reported examples chose the weights (`best-dev`)."""
+    training = report.get("provenance", {}).get("settings", {}).get("training", {})
+    return [OPTIMISTIC] if training.get("select") == "best-dev" else []
 
 
 def demo(report: dict[str, Any]) -> Group:

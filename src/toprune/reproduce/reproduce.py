@@ -28,7 +28,7 @@ from toprune.reproduce.result import (
     with_interval,
 )
 from toprune.reproduce.targets import FEW_SPARSITIES, Row, Shape, Target, choose_rows, find_target
-from toprune.training.select import OPTIMISTIC
+from toprune.training.settings import OPTIMISTIC
 
 Content = dict[str, Any]
 TINY = "Random weights and made data: this shows that the target runs, and nothing about the paper."
@@ -73,7 +73,8 @@ def reproduce(name: str, task: str | None, options: Options, row: int | None = N
         result.notes.append(TINY)
     if options.select == "best-dev" and rows:
         result.notes.append(OPTIMISTIC)
-    result.content["notes"] = result.notes
+    shown = {"heading": result.title, "table": result.table, "names": result.names}
+    result.content.update(shown, notes=result.notes)
     result.write(options.out)
     return result
 

@@ -26,8 +26,6 @@ from toprune.training.job import Job, Judge
 
 Candidate = Callable[[], tuple[Plan, float | None]]  # the plan now, and its expected reduction
 
-OPTIMISTIC = "The weights were chosen by the examples that are reported: the scores are optimistic."
-
 
 def judged(job: Job, features: Sequence[dict[str, Any]], examples: Examples, metric: str) -> Job:
     """The job with a judge, which scores its model under a plan on examples. Afterwards the model

@@ -11,6 +11,9 @@ from typing import Any, Literal
 Stage = Literal["soft", "hard"]  # masks and weights together; weights alone, with tokens dropped
 
 
+OPTIMISTIC = "The weights were chosen by the examples that are reported: the scores are optimistic."
+
+
 def setting(default: Any, description: str, *, minimum: float = 0, later: bool = False) -> Any:
     """A dataclass field whose metadata has a `help` line, for `toprune methods NAME` and --help,
     and the least number that the command line accepts for it.

@@ -1,0 +1,45 @@
+"""The results of `toprune reproduce` (results/reproduced), in the paper's order.
+
+toprune reproduce table2 --task mrpc --out reproduced
+cp reproduced/*.json reproduced/*.svg benchmarks/results/reproduced/   # not its work folder
+python benchmarks/table.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accuracy_tables import origin
+from toprune.report.terminal import markdown
+from toprune.reproduce.targets import TARGETS
+
+RESULTS = Path(__file__).parent / "results" / "reproduced"
+
+
+def _load() -> dict[str, dict[str, Any]]:
+    """The results by the names of their files, tables before figures."""
+    found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
+    order = list(TARGETS)
+    return dict(sorted(found.items(), key=lambda one: (order.index(one[1]["target"]), one[0])))
+
+
+def parts() -> dict[str, str]:
+    results = _load()
+    if not results:
+        return {"reproduced": "No result files yet."}
+    pages: list[str] = []
+    for name, content in results.items():
+        pages += [f"### {content['heading']}", markdown(content["table"], content["names"])]
+        if (RESULTS / f"{name}.svg").exists():
+            pages.append(f"![{content['heading']}](images/{_picture(name)})")
+        pages += content["notes"]
+    return {"reproduced": "\n\n".join([*pages, origin(list(results.values()))])}
+
+
+def pictures() -> dict[str, str]:
+    """The charts by the names of their files in docs/images."""
+    return {_picture(path.stem): path.read_text() for path in sorted(RESULTS.glob("*.svg"))}
+
+
+def _picture(name: str) -> str:
+    return f"reproduced-{name}.svg"
