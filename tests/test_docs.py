@@ -56,9 +56,9 @@ FOREIGN = {"--nproc_per_node", "--nnodes", "--rdzv_backend", "--rdzv_endpoint", 
 FOREIGN |= {"--head", "--port"}  # ray's
 FOREIGN |= {"--shape", "--batch_size", "--model_name", "--model_path", "--rest_port"}  # OpenVINO's
 FOREIGN |= {"--install-completion"}  # typer's own, of toprune itself
-# Fields that no bundle has which the docs' commands make: of other methods, of a GLUE export, or of
-# a budget in milliseconds.
-RARE = ("front", "kept", "predictor", "threshold", "glue", "time")
+# Fields that no bundle has which the docs' commands make: of other methods, of a GLUE export, of a
+# budget in milliseconds, or of bench with another exporter's file.
+RARE = ("front", "kept", "predictor", "threshold", "glue", "time", "dense_onnx")
 
 
 @dataclass(frozen=True)
