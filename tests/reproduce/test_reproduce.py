@@ -419,3 +419,15 @@ def test_a_row_for_roberta_needs_a_roberta(options: Options) -> None:
     given = replace(options, model=options.out / "work" / "tiny" / "base")
     with pytest.raises(UserError, match="a RoBERTa"):
         reproduce("table2", "mrpc", given, row=3)
+
+
+def test_a_wide_table_is_turned_for_a_terminal(options: Options) -> None:
+    words = ["reproduce", "table2", "--scale", "tiny", "--task", "mrpc", "--out", options.out]
+    done = call(*words, "--row", 2)
+    assert done.exit_code == 0, done.output
+    assert "…" not in done.stdout
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "paper: fewer FLOPs 7.47x" in lines
+    assert any(line.startswith("ours: equation 4, padded") for line in lines)
+    machine = json.loads(call(*words, "--row", 2, "--json").stdout)
+    assert machine["rows"][0]["budget"] == "7.47x"

@@ -24,6 +24,7 @@ COUNTED = {  # reductions of a run, by how they are counted
     "padded": "executed, padded",
     "unpadded": "executed, unpadded",
 }
+COLUMNS = 7  # that a terminal has room for
 EMPTY = ""  # a figure that our copy of the paper does not have
 
 
@@ -42,10 +43,13 @@ class Result:
         return "\n\n".join(parts) + "\n"
 
     def terminal(self) -> Group:
-        header, *rows = self.table
+        """The table and the notes. A wide table is turned: its columns become lines."""
+        is_wide = len(self.table[0]) > COLUMNS
+        header, *rows = zip(*self.table, strict=True) if is_wide else self.table
         table = Table(title=self.title, title_justify="left", box=SIMPLE_HEAD)
         for i, name in enumerate(header):
-            table.add_column(name, justify="left" if i < self.names else "right")
+            justify = "left" if i < self.names or is_wide else "right"
+            table.add_column(name, justify=justify, overflow="fold")
         for row in rows:
             table.add_row(*row)
         return Group(table, *map(Text, self.notes))
