@@ -8,21 +8,14 @@ each line. LangChain's own classes load sentence-transformers themselves, so two
 their place.
 """
 
+# pyright: reportMissingImports=false
 import sys
 
-from langchain_classic.retrievers import (  # pyright: ignore[reportMissingImports]
-    ContextualCompressionRetriever,
-)
-from langchain_classic.retrievers.document_compressors import (  # pyright: ignore[reportMissingImports]
-    CrossEncoderReranker,
-)
-from langchain_core.cross_encoders import (  # pyright: ignore[reportMissingImports]
-    BaseCrossEncoder,
-)
-from langchain_core.embeddings import Embeddings  # pyright: ignore[reportMissingImports]
-from langchain_core.vectorstores import (  # pyright: ignore[reportMissingImports]
-    InMemoryVectorStore,
-)
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
 
 from toprune.integrations.sentence_transformers import CrossEncoder, SentenceTransformer
 
@@ -50,10 +43,10 @@ class BundleCrossEncoder(BaseCrossEncoder):
         return self.model.predict(text_pairs).tolist()
 
 
-def search(vec: str, ranker: str, query: str, texts: list[str], top: int = 3) -> list[str]:
-    """The best documents: twenty by their vectors, and `top` of these by the ranker."""
+def search(vec: str, ranker: str, query: str, texts: list[str]) -> list[str]:
+    """The best documents: twenty by their vectors, and three of these by the ranker."""
     store = InMemoryVectorStore.from_texts(texts, BundleEmbeddings(vec))
-    reranker = CrossEncoderReranker(model=BundleCrossEncoder(ranker), top_n=top)
+    reranker = CrossEncoderReranker(model=BundleCrossEncoder(ranker), top_n=3)
     retriever = ContextualCompressionRetriever(
         base_compressor=reranker, base_retriever=store.as_retriever(search_kwargs={"k": 20})
     )
@@ -62,6 +55,4 @@ def search(vec: str, ranker: str, query: str, texts: list[str], top: int = 3) ->
 
 if __name__ == "__main__":
     vec, ranker, query = sys.argv[1:4]
-    lines = [line.strip() for line in sys.stdin if line.strip()]
-    for text in search(vec, ranker, query, lines):
-        print(text)
+    print(*search(vec, ranker, query, sys.stdin.read().splitlines()), sep="\n")
