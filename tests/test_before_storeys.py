@@ -135,4 +135,8 @@ def results(report: dict[str, Any]) -> dict[str, Any]:
     log = [{k: v for k, v in line.items() if k not in NOT_RESULTS} for line in report["log"]]
     later = ("lost", "won")
     classes = [{k: v for k, v in row.items() if k not in later} for row in report["classes"]]
-    return kept | {"log": log, "classes": classes}
+    executed = report["budget"]["executed"]
+    counts = {name: executed[name] for name in ("unpadded", "padded", "paper")}  # there are more
+    budget = report["budget"] | {"executed": counts}
+    budget.pop("count", None)
+    return kept | {"log": log, "classes": classes, "budget": budget}

@@ -47,7 +47,7 @@ def serve(
         float | None,
         typer.Option(
             min=1e-6,
-            help="Billions of multiply-accumulates of a batch (default: a text of full length).",
+            help="Billions of multiply-accumulates of a batch (default: two texts of full length).",
         ),
     ] = None,
     shed: Annotated[

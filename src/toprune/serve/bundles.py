@@ -29,6 +29,9 @@ class Answer:
     logits: np.ndarray | None  # (C,); None if the head answers by token
 
 
+FULL_TEXTS = 2  # of full length, which a batch costs by default
+
+
 class Loaded:
     """A bundle that is ready to run."""
 
@@ -44,8 +47,8 @@ class Loaded:
         Args:
             name: clients choose the bundle by it.
             runner: of the bundle.
-            batch_macs: target for the cost of a batch; None: that of one text of full length, so
-                that no text waits for a batch longer than for the longest text.
+            batch_macs: target for the cost of a batch; None: that of two texts of full length. One
+                keeps few rows in the later layers, which take as long as twice as many.
             budgets: of its dial, the loosest first; none: the bundle's default alone.
         """
         if runner.manifest.images:
@@ -53,7 +56,7 @@ class Loaded:
         self._runners = [runner.at(budget) for budget in budgets] or [runner]
         self.name, self.runner = name, self._runners[0]
         self._cost = TextCost(self._runners)
-        self.batch_macs = batch_macs or self._cost.longest(runner.max_length)
+        self.batch_macs = batch_macs or FULL_TEXTS * self._cost.longest(runner.max_length)
 
     @property
     def task(self) -> Task:

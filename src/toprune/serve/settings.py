@@ -12,7 +12,7 @@ from toprune.serve.requests import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "TOPRUNE_API_KEY"
-QUEUE = 5  # batches for each worker: who comes last waits for as many full-length texts
+QUEUE = 1  # batches for each worker: who comes last waits for about as many
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Settings:
     workers: int | None = None  # batches at a time; None: cores / threads
     threads: int = 1  # of one batch
     max_queue: float | None = None  # full batches that may wait; None: QUEUE for each worker
-    max_batch_cost: float | None = None  # billions of MACs; None: one text of full length
+    max_batch_cost: float | None = None  # billions of MACs; None: two texts of full length
     timeout: float = 30.0  # seconds
     shed: tuple[str, ...] = ()  # budgets, the loosest first; the queue decides
     explain: bool = False  # the page /ui shows which tokens leave; loads weights and torch
