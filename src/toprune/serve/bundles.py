@@ -19,6 +19,7 @@ from toprune.tasks import Task
 
 EVERY = 1.0  # seconds between two looks at the files of a bundle
 LARGE = 1 << 14  # tokens of a batch: the queue limits batches, not the Runner
+FULL_TEXTS = 2  # texts of full length, whose cost a batch has by default
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,6 @@ class Answer:
 
     prediction: dict[str, Any]
     logits: np.ndarray | None  # (C,); None if the head answers by token
-
-
-FULL_TEXTS = 2  # of full length, which a batch costs by default
 
 
 class Loaded:
