@@ -45,8 +45,8 @@ class Loaded:
         Args:
             name: clients choose the bundle by it.
             runner: of the bundle.
-            batch_macs: target for the cost of a batch; None: that of two texts of full length, which
-                answered more requests under load than one did.
+            batch_macs: target for the cost of a batch; None: that of two texts of full length,
+                which answered more requests under load than one did.
             budgets: of its dial, the loosest first; none: the bundle's default alone.
         """
         if runner.manifest.images:
