@@ -63,16 +63,19 @@ def attend(
             q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale
         )
         return context, None
-    logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
-    received = _received(p, tokens) if scored else None
-    return F.dropout(p, dropout, training=dropout > 0) @ v, received
+    # Autocast would compute the softmax in float32: twice the memory, and no closer, because the
+    # logits are rounded already and the sums inside a softmax are always float32.
+    with torch.autocast(q.device.type, enabled=scored and torch.is_autocast_enabled(q.device.type)):
+        logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+        p = (logits if bias is None else logits + bias.to(logits.dtype)).softmax(-1)  # (B, H, Q, K)
+        received = _received(p, tokens) if scored else None
+        return F.dropout(p, dropout, training=dropout > 0) @ v, received
 
 
 def _slow_fused(q: Tensor) -> bool:
-    """Training in bfloat16 on a CPU: the backward pass of torch's fused kernel is slow there, that
-    of the explicit products is not (benchmarks/finetune_cost.py)."""
-    return q.dtype == torch.bfloat16 and q.device.type == "cpu" and torch.is_grad_enabled()
+    """bfloat16 on a CPU: torch's fused kernel is slower there than explicit products, above all in
+    its backward pass (benchmarks/finetune_cost.py)."""
+    return q.dtype == torch.bfloat16 and q.device.type == "cpu"
 
 
 def _received(p: Tensor, tokens: Tokens) -> Tensor:

@@ -26,7 +26,7 @@ from toprune.pruning.policies import Policy, Protection
 from toprune.training.batches import Collate
 from toprune.training.calibrate import MOVES, calibrate
 from toprune.training.distributed import processes
-from toprune.training.job import Job, Outcome
+from toprune.training.job import Job, Outcome, dense_plan
 from toprune.training.learner import Learner
 from toprune.training.probe import fit_probes
 from toprune.training.ranking_losses import Ranking
@@ -53,7 +53,10 @@ def run(job: Job, *, resume: bool = False) -> Outcome:
     job.work.mkdir(parents=True, exist_ok=True)
     job = replace(job, training=job.training.for_stages(job.method.STAGES))
     job = replace(job, target=job.method.ranking_target(job))
-    dense = copy.deepcopy(job.model).eval() if _needs_dense_states(job) else None
+    dense = None
+    if _needs_dense_states(job):
+        dense = copy.deepcopy(job.model).eval()
+        attach(dense, dense_plan(dense, job.restore))
     quality = _ranking_now(job, "start")
     outcome = job.method.learn(job, resume=resume)
     if outcome.job.soft_epochs > 0:
