@@ -4,12 +4,15 @@ One function for every execution: fused where no probabilities are needed, expli
 a soft key weight needs them.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from toprune.pruning.tokens import Tokens
 
+BLOCK = 1 << 20  # probabilities that are computed at once
 TINY = 1e-8  # keys below this weight get no gradient; exact zeros are gathered out before
 
 
@@ -63,19 +66,67 @@ def attend(
             q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale
         )
         return context, None
-    # Autocast would compute the softmax in float32: twice the memory, and no closer, because the
-    # logits are rounded already and the sums inside a softmax are always float32.
-    with torch.autocast(q.device.type, enabled=scored and torch.is_autocast_enabled(q.device.type)):
-        logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-        p = (logits if bias is None else logits + bias.to(logits.dtype)).softmax(-1)  # (B, H, Q, K)
-        received = _received(p, tokens) if scored else None
-        return F.dropout(p, dropout, training=dropout > 0) @ v, received
+    scaled_by = q.shape[-1] ** -0.5 if scale is None else scale
+    if not scored and position_bias is None and dropout == 0 and _slow_fused(q):
+        return _attend_in_blocks(q * scaled_by, k, v, bias), None
+    logits = q @ k.transpose(-1, -2) * scaled_by
+    p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
+    received = _received(p, tokens) if scored else None
+    return F.dropout(p, dropout, training=dropout > 0) @ v, received
 
 
 def _slow_fused(q: Tensor) -> bool:
     """bfloat16 on a CPU: torch's fused kernel is slower there than explicit products, above all in
     its backward pass (benchmarks/finetune_cost.py)."""
     return q.dtype == torch.bfloat16 and q.device.type == "cpu"
+
+
+def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """Attention (B, H, Q, d) with scaled queries; bias (B, 1, 1, K) as of `key_bias`."""
+    texts, heads = q.shape[:2]
+    if bias is None:
+        bias = q.new_zeros(texts, 1, 1, k.shape[2])
+    flat = bias.to(q.dtype).expand(-1, heads, -1, -1).flatten(0, 1)  # (B * H, 1, K)
+    context: Any = InBlocks.apply(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat)
+    return context.unflatten(0, (texts, heads))
+
+
+class InBlocks(torch.autograd.Function):
+    """Softmax attention, a few heads at a time, so that probabilities stay in the cache. The
+    backward pass computes them again: to store them would take most of the memory of a step."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, v, bias)
+        context = torch.empty_like(q)
+        for block in InBlocks.blocks(q, k):
+            p = InBlocks.probabilities(q[block], k[block], bias[block])
+            torch.bmm(p, v[block], out=context[block])
+        return context
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
+        q, k, v, bias = ctx.saved_tensors
+        dq, dk, dv, dbias = (torch.empty_like(x) for x in (q, k, v, bias))
+        for block in InBlocks.blocks(q, k):
+            p, g = InBlocks.probabilities(q[block], k[block], bias[block]), gradient[block]
+            torch.bmm(p.transpose(1, 2), g, out=dv[block])
+            dp = torch.bmm(g, v[block].transpose(1, 2))  # (heads, Q, K)
+            dlogits = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
+            torch.sum(dlogits, 1, keepdim=True, out=dbias[block])
+            torch.bmm(dlogits, k[block], out=dq[block])
+            torch.bmm(dlogits.transpose(1, 2), q[block], out=dk[block])
+        return dq, dk, dv, dbias
+
+    @staticmethod
+    def blocks(q: Tensor, k: Tensor) -> list[slice]:
+        heads = max(1, BLOCK // (q.shape[1] * k.shape[1]))
+        return [slice(i, i + heads) for i in range(0, len(q), heads)]
+
+    @staticmethod
+    def probabilities(q: Tensor, k: Tensor, bias: Tensor) -> Tensor:
+        """(heads, Q, K)"""
+        return torch.baddbmm(bias, q, k.transpose(1, 2)).softmax(-1)
 
 
 def _received(p: Tensor, tokens: Tokens) -> Tensor:

@@ -9,7 +9,6 @@ from accelerate import PartialState
 
 from toprune.errors import UserError
 from toprune.io.devices import Device
-from toprune.io.memory import keep_freed_memory
 from toprune.models.device import CPU, find_device
 
 _chosen: dict[str, torch.device] = {}  # global, as the state of accelerate is
@@ -25,8 +24,6 @@ def use_device(name: Device = "auto") -> torch.device:
     rank = os.environ.get("LOCAL_RANK")
     if device.type == "cuda" and rank is not None:
         device = torch.device("cuda", int(rank) % torch.cuda.device_count())
-    if device == CPU:
-        keep_freed_memory()
     _chosen["device"] = device
     return device
 
