@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toprune.pruning.attention import attend, key_bias, merge_heads, split_heads
+from toprune.pruning import attention
+from toprune.pruning.attention import InBlocks, attend, key_bias, merge_heads, split_heads
 from toprune.pruning.tokens import Tokens
 
 B, H, K, D = 3, 2, 6, 4
@@ -103,6 +104,18 @@ def test_bfloat16_is_trained_as_float32_is(share: float, monkeypatch: pytest.Mon
     for single, half in zip(*outputs, strict=True):
         torch.testing.assert_close(half.float(), single, atol=0.08, rtol=0.05)
     assert dtypes == [torch.float32]
+
+
+@pytest.mark.parametrize("block", [1, 70, 10_000])
+def test_attention_in_blocks_is_attention(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One head at a time, some, or all: the same context and the right gradients, also for the
+    bias, through which soft weights learn."""
+    monkeypatch.setattr(attention, "BLOCK", block)
+    q, k, v = (x.flatten(0, 1).requires_grad_() for x in random_heads())
+    bias = torch.randn(len(q), 1, K, dtype=torch.float64, requires_grad=True)
+    context = (q @ k.transpose(1, 2) + bias).softmax(-1) @ v
+    torch.testing.assert_close(InBlocks.apply(q, k, v, bias), context)
+    assert torch.autograd.gradcheck(InBlocks.apply, (q, k, v, bias))
 
 
 @given(st.integers(0, 999))
