@@ -38,7 +38,7 @@ from toprune.report.dial import dial_row
 from toprune.request import (
     Data,
     Request,
-    input_names,
+    input_entries,
     resolve_evaluate,
     resolve_finetune,
     resolve_prune,
@@ -255,7 +255,7 @@ def prune(
             report = _prune_report(request, outcome, dense_task, dense, tests, net)
         report["provenance"]["settings"] |= preset
         report["provenance"]["run"] = run_id(settings)
-        report["inputs"] = input_names(model, request.data, protect)
+        report |= input_entries(model, request.data, protect)
         plan = replace(outcome.plan, provenance=report["provenance"])
         dial = None if outcome.dial is None else replace(outcome.dial, default=plan)
         bundle = Bundle(request.model, request.tokenizer, plan, report, dial)

@@ -307,9 +307,9 @@ def data_of(data: Data | Any, config: Any) -> Data:
     return replace(data, columns=replace(data.columns, images=family_named(config).images))
 
 
-def input_names(model: Source, data: Data, protect: Sequence[str]) -> dict[str, Any]:
-    """Model, data, columns and protected words as the caller named them, for the report. What the
-    caller passed as an object has no name."""
+def input_entries(model: Source, data: Data, protect: Sequence[str]) -> dict[str, Any]:
+    """Entries of the report: model, data, columns and protected words as the caller named them, and
+    the prompts in the model's directory. What the caller passed as an object has no name."""
     columns = {name: getattr(data.columns, name) for name in ("text", "pair", "label")}
     inputs = {"model": model, "data": data.source} | columns
     names: dict[str, Any] = {
@@ -319,7 +319,9 @@ def input_names(model: Source, data: Data, protect: Sequence[str]) -> dict[str, 
         "unlabelled": [str(source) for source in data.unlabelled if isinstance(source, str | Path)],
         "protect": list(protect),
     }
-    return names | {name: values for name, values in lists.items() if values}
+    names |= {name: values for name, values in lists.items() if values}
+    prompts = _saved_report(model).get("prompts")
+    return {"inputs": names} | ({"prompts": prompts} if prompts else {})
 
 
 def _tokenizer(model: Source, config: Any, tokenizer: Any) -> Any:

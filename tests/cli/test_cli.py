@@ -24,8 +24,9 @@ from toprune.methods import METHODS
 from toprune.methods.drop_layers import DropLayers
 from toprune.methods.top import Top
 from toprune.models.load import fingerprint
-from toprune.models.sentence_transformers import read_pooling
+from toprune.models.sentence_transformers import read_pooling, read_prompts, write_pooling
 from toprune.plan.plan import Plan
+from toprune.tasks.embed import Embed
 from toprune.training.settings import Training
 
 
@@ -451,12 +452,15 @@ def test_answers_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_vectors(tmp_path: Path):
     base = save_model(tmp_path / "base", make_model(head="encoder"))
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": None}
+    write_pooling(base, Embed(), 32, 24, prompts)
     data = write_rows(tmp_path / "texts.jsonl", synthetic.rows(24, 0))
     words = ("prune", "--model", base, "--task", "embed", "--data", data, "--epochs", 0)
     out = succeed(*words, "--budget", "2x", "--pooling", "cls", "--out", tmp_path / "cls")
     assert "cosine of dense and pruned vectors" in out
     assert Plan.load(tmp_path / "cls" / "plan.json").restore == "none"
     assert read_pooling(tmp_path / "cls") == {"pooling": "cls", "normalize": True}
+    assert read_prompts(tmp_path / "cls") == prompts
 
 
 @pytest.mark.usefixtures("few_draws")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from toprune.errors import UserError
-from toprune.models.sentence_transformers import read_pooling, write_pooling
+from toprune.models.sentence_transformers import read_pooling, read_prompts, write_pooling
 from toprune.tasks.embed import Embed
 from toprune.tasks.pool import pool
 
@@ -79,6 +79,28 @@ def test_broken_files_are_refused(tmp_path: Path):
     (tmp_path / "modules.json").write_text("{}")
     with pytest.raises(UserError, match=r"modules.json is not of a sentence-transformers model"):
         read_pooling(tmp_path)
+
+
+def test_prompts_are_kept(tmp_path: Path):
+    prompts = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}
+    write_pooling(tmp_path, Embed(), 32, 64)
+    assert read_prompts(tmp_path) is None
+    write_pooling(tmp_path, Embed(), 32, 64, prompts)
+    assert read_prompts(tmp_path) == prompts
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"prompts": ["query: "]},
+        {"prompts": {"query": 1}},
+        {"prompts": {"query": "query: "}, "default_prompt_name": "passage"},
+    ],
+)
+def test_broken_prompts_are_refused(tmp_path: Path, broken: dict[str, Any]):
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(broken))
+    with pytest.raises(UserError, match="prompts must be texts by name"):
+        read_prompts(tmp_path)
 
 
 @pytest.mark.parametrize("embed", KINDS)

@@ -13,7 +13,12 @@ from toprune.errors import UserError
 from toprune.io.atomic import write_text
 from toprune.io.devices import Device
 from toprune.io.untrusted import read_json
-from toprune.models.sentence_transformers import read_max_length, read_pooling, write_pooling
+from toprune.models.sentence_transformers import (
+    read_max_length,
+    read_pooling,
+    read_prompts,
+    write_pooling,
+)
 from toprune.plan import dial
 from toprune.plan.budget import Budget
 from toprune.plan.dial import Dial
@@ -29,6 +34,7 @@ ENTRIES: dict[str, type] = {
     "task": str,
     "task_settings": dict,
     "max_length": int,
+    "prompts": dict,
     PRESET_KEY: str,
     "provenance": dict,
 }
@@ -85,7 +91,8 @@ class Bundle:
             from toprune.models.families import max_positions, sizes_of
 
             limit = self.report.get("max_length") or max_positions(self.model.config)
-            write_pooling(folder, task, sizes_of(self.model).width, limit)
+            prompts = self.report.get("prompts")
+            write_pooling(folder, task, sizes_of(self.model).width, limit, prompts)
         if self.plan is not None:
             self.plan.save(folder / "plan.json")
         (folder / dial.FILE).unlink(missing_ok=True)  # of a bundle that was here before
@@ -177,9 +184,9 @@ def read_report(folder: Path) -> dict[str, Any]:
     """
     path = folder / "report.json"
     if not path.exists() and (settings := read_pooling(folder)) is not None:
-        length = read_max_length(folder)
-        limit = {} if length is None else {"max_length": length}
-        return {"task": Embed.NAME, "task_settings": settings} | limit
+        found = {"max_length": read_max_length(folder), "prompts": read_prompts(folder)}
+        more = {key: value for key, value in found.items() if value is not None}
+        return {"task": Embed.NAME, "task_settings": settings} | more
     report = read_json(path) if path.exists() else {}
     if not isinstance(report, dict):
         raise UserError(f"{path} is not a report: a JSON object is expected")

@@ -23,13 +23,13 @@ from toprune.integrations.calls import (
     softmax,
 )
 from toprune.io.untrusted import read_json
+from toprune.models.sentence_transformers import ABOUT
 from toprune.run.dial import Asked
 from toprune.run.manifest import Precision
 from toprune.tasks.embed import unit
 
 Activation = Callable[[Any], Any]
 ACTIVATIONS: dict[str, Activation] = {"Sigmoid": sigmoid, "Identity": identity}  # of torch.nn
-ABOUT = "config_sentence_transformers.json"
 # Since 4.0, and before; the config of a model names one of them.
 OLD_ACTIVATION = "sbert_ce_default_activation_function"
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 FLAG = "pooling_mode_"  # before 6.0 each pooling had a flag, such as pooling_mode_cls_token
 POOLING = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
+ABOUT = "config_sentence_transformers.json"
 HOME = "sentence_transformers.models"  # where every version finds its modules
 
 
@@ -46,7 +47,28 @@ def read_max_length(folder: str | Path) -> int | None:
     return length if type(length) is int and length > 0 else None
 
 
-def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: int) -> None:
+def read_prompts(folder: str | Path) -> dict[str, Any] | None:
+    """Read the texts that a sentence-transformers model wants before its inputs.
+
+    Returns:
+        `prompts` by name, and the `default_prompt_name`; None if there are no prompts.
+    """
+    path = Path(folder) / ABOUT
+    about = _read(path, dict) if path.is_file() else {}
+    prompts, default = about.get("prompts") or {}, about.get("default_prompt_name")
+    texts = [*prompts, *prompts.values()] if isinstance(prompts, dict) else [None]
+    if not all(isinstance(text, str) for text in texts) or default not in (None, *prompts):
+        raise UserError(f"{path}: prompts must be texts by name; copy the model again")
+    return {"prompts": prompts, "default_prompt_name": default} if prompts else None
+
+
+def write_pooling(
+    folder: str | Path,
+    embed: "Embed",
+    width: int,
+    max_length: int,
+    prompts: dict[str, Any] | None = None,
+) -> None:
     """Make a saved encoder a directory that `sentence_transformers.SentenceTransformer` opens.
 
     It uses the older of two formats, which every version reads.
@@ -56,6 +78,7 @@ def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: in
         embed: the task.
         width: numbers per vector.
         max_length: tokens per text.
+        prompts: as `read_prompts` gives them.
     """
     folder = Path(folder)
     layers = {"Transformer": "", "Pooling": "1_Pooling"}
@@ -77,14 +100,14 @@ def write_pooling(folder: str | Path, embed: "Embed", width: int, max_length: in
         "prompts": {},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
-    }
+    } | (prompts or {})
     (folder / "1_Pooling").mkdir(exist_ok=True)
     _write(folder / "modules.json", modules)
     _write(folder / "1_Pooling" / "config.json", pooling)
     _write(
         folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False}
     )
-    _write(folder / "config_sentence_transformers.json", about)
+    _write(folder / ABOUT, about)
 
 
 def _pooling(config: dict[str, Any], path: Path) -> str:
