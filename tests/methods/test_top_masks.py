@@ -12,7 +12,7 @@ from support.tables import write_rows
 from toprune.methods.top import NOT_LEARNED, Top
 from toprune.plan.plan import Plan
 from toprune.training import select
-from toprune.training.settings import Training
+from toprune.training.settings import OPTIMISTIC, Training
 
 SHORT = Training(soft_epochs=2, hard_epochs=0, batch_size=8)
 
@@ -74,7 +74,7 @@ def test_the_command_has_the_option(tmp_path: Any) -> None:
     assert "the method ltp has no such setting" in refused.output
 
 
-def test_best_dev_keeps_the_best_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_dev_keeps_the_best_candidate(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge prefers the second of four epochs: its weights and its plan come out."""
     scores, seen = iter([0.2, 0.9, 0.5, 0.4, 0.1, 0.0]), list[tuple[float, Plan]]()
 
@@ -114,6 +114,9 @@ def test_best_dev_keeps_the_best_candidate(monkeypatch: pytest.MonkeyPatch) -> N
     total = float(next(iter(bundle.model.classifier.parameters())).abs().sum())
     assert total == select_weights[0][1]
     assert select_weights[0][1] != select_weights[0][3]
+    bundle.save(tmp_path / "pruned")
+    for page in ("README.md", "report.html"):  # the card and the page warn, as the terminal does
+        assert OPTIMISTIC in (tmp_path / "pruned" / page).read_text()
 
 
 def test_best_dev_needs_labels_and_top() -> None:

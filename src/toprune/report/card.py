@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toprune.data.presets import hub_dataset
+from toprune.report.differences import selected
 from toprune.report.fallback import fallback_line
 from toprune.report.times import how
 from toprune.tasks import TASKS
@@ -103,7 +104,8 @@ def _measured(report: dict[str, Any]) -> list[str]:
         for name, figure in report["pruned"].items()
     ]
     lines = ["| | dense | pruned | difference [95 %] |", "|---|---|---|---|", *rows]
-    return ["\n".join(lines), f"On {report['examples']} examples that training never saw."]
+    about = f"On {report['examples']} examples that training never saw."
+    return ["\n".join(lines), " ".join([about, *selected(report)])]
 
 
 def _dial(report: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ A mean hides who pays for it. Two models of the same accuracy may differ in ever
 all of these may be of one class.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,16 @@ import numpy as np
 
 from toprune.data.images import Picture
 from toprune.tasks.side_by_side import Change, SideBySide
+from toprune.training.settings import OPTIMISTIC
 
 SHOWN = 20  # examples
 CUT = 280  # characters of a text
+
+
+def selected(report: Mapping[str, Any]) -> list[str]:
+    """A warning where the reported examples chose the weights (`best-dev`)."""
+    training = report.get("provenance", {}).get("settings", {}).get("training", {})
+    return [OPTIMISTIC] if training.get("select") == "best-dev" else []
 
 
 def differences(sides: SideBySide) -> dict[str, Any]:

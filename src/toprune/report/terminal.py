@@ -1,6 +1,6 @@
 """Reports as tables for people. Layers count from one, metrics are in points (times 100)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,10 +10,10 @@ from rich.text import Text
 
 from toprune.plan.budget import Budget
 from toprune.report.counts import about_budgets, count_of, named_reductions, reduction_of
+from toprune.report.differences import selected
 from toprune.report.fallback import fallback_line
 from toprune.report.times import ratios_table, time_rows, timed_here
 from toprune.tasks import TASKS
-from toprune.training.settings import OPTIMISTIC
 
 MISSED = 0.03  # a method that misses its budget by a larger share is marked
 Figure = dict[str, float]  # value; low and high where known; p where two models are compared
@@ -35,12 +35,6 @@ def pruned(report: dict[str, Any]) -> Group:
     if "time" in report:
         parts.append(ratios_table(*time_rows(report["time"])))
     return Group(*parts)
-
-
-def selected(report: Mapping[str, Any]) -> list[str]:
-    """A warning where the reported examples chose the weights (`best-dev`)."""
-    training = report.get("provenance", {}).get("settings", {}).get("training", {})
-    return [OPTIMISTIC] if training.get("select") == "best-dev" else []
 
 
 def demo(report: dict[str, Any]) -> Group:

@@ -3,6 +3,7 @@
 from math import isfinite
 from typing import Any
 
+from toprune.report.differences import selected
 from toprune.report.html.charts import Group, Mark, ranges
 from toprune.report.html.parts import (
     block,
@@ -27,12 +28,14 @@ def verdict(report: Report) -> str:
     ends = [
         number(report, "difference", name, end, form="+.1f", times=100) for end in ("low", "high")
     ]
-    numbers = f"{user_text(name)} {value} points [{', '.join(ends)}]"
     if difference["high"] < 0:
-        return f"The pruned model is worse than the dense one: {numbers}."
-    if difference["low"] > 0:
-        return f"The pruned model is better than the dense one: {numbers}."
-    return f"These examples show no clear difference from the dense model: {numbers}."
+        result = "The pruned model is worse than the dense one"
+    elif difference["low"] > 0:
+        result = "The pruned model is better than the dense one"
+    else:
+        result = "These examples show no clear difference from the dense model"
+    numbers = f"{user_text(name)} {value} points [{', '.join(ends)}]"
+    return " ".join([f"{result}: {numbers}.", *selected(report)])
 
 
 def quality(report: Report) -> str:
