@@ -4,6 +4,7 @@ fail with the right line, and good ones pass."""
 import json
 from dataclasses import replace
 from fractions import Fraction
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from toprune.inspection.gate.answers import open_file, side_by_side, text_number
 from toprune.inspection.gate.checks import Check, bands, check_all, check_group
 from toprune.inspection.gate.gate import FILLED
 from toprune.plan.plan import Step
+from toprune.run.manifest import OPENVINO_INT8, PLACE
 from toprune.tasks.intervals import cautious_difference, level_of
 
 IDS = {word: i for i, word in enumerate(SPECIAL + WORDS)}
@@ -141,6 +143,26 @@ def test_a_broken_int8_file_is_named(dense: Path, tmp_path: Path):
     ]
 
 
+def test_a_broken_file_for_openvino_is_named(dense: Path, tmp_path: Path):
+    openvino = pytest.importorskip("openvino")
+    folder, worse = bundle(tmp_path / "good"), bundle(tmp_path / "worse", table(w0=(0, 1, 0)))
+    graph = openvino.Core().read_model(str(worse / "onnx" / "model.onnx"))
+    openvino.save_model(graph, str(folder / OPENVINO_INT8), compress_to_fp16=False)
+    path = folder / PLACE
+    manifest = json.loads(path.read_text())
+    for suffix in (".xml", ".bin"):
+        name = Path(OPENVINO_INT8).with_suffix(suffix).as_posix()
+        manifest["files"][name] = sha256((folder / name).read_bytes()).hexdigest()
+    path.write_text(json.dumps(manifest))
+    result = gate(folder, DATA, dense=dense, max_loss=0.5)
+    assert result.passed
+    assert [one["what"] for one in result.about["not_checked"]] == ["the int8 file for OpenVINO"]
+    result = gate(folder, DATA, dense=dense, max_loss=0.5, max_ms=1e6, runtime="openvino", rounds=5)
+    assert {one[0] for one in failed(result)} == {"int8"}
+    assert ("int8", "loss", "class no") in failed(result)
+    assert ("int8", "time", "all texts") not in failed(result)
+
+
 def test_filler_that_hides_the_sign_is_named(dense: Path, tmp_path: Path):
     """The words of the filler are unknown to this model; only the worse one minds."""
     worse = bundle(tmp_path / "worse", table(unknown=(0, 0, 1)))
@@ -207,7 +229,7 @@ def test_every_task(name: str, tmp_path: Path):
 def test_some_answers_equal_the_answers_to_some(name: str, tmp_path: Path):
     """To take a part of what was read is to read a part."""
     task, _ = TASKS[name]
-    model = open_file(make_bundle(tmp_path / "bundle", task=task, labels=None), "fp32", 1)
+    model = open_file(make_bundle(tmp_path / "bundle", task=task, labels=None), "fp32", threads=1)
     examples = make_examples(task, 32)
     chosen = np.array([9, 8, 31, *range(16, 24)])  # queries have four documents each
     part, every = model.answer(examples.take(chosen)), model.answer(examples)
@@ -223,7 +245,7 @@ def test_some_answers_equal_the_answers_to_some(name: str, tmp_path: Path):
 
 def test_documents_of_a_query_stay_in_one_range(tmp_path: Path):
     task, _ = TASKS["rank"]
-    model = open_file(make_bundle(tmp_path / "bundle", task=task), "fp32", 1)
+    model = open_file(make_bundle(tmp_path / "bundle", task=task), "fp32", threads=1)
     examples = make_examples(task, 32)
     tokens = tokens_of(examples, model.answer(examples)).reshape(-1, 4)
     assert (tokens == tokens[:, :1]).all()
@@ -232,7 +254,7 @@ def test_documents_of_a_query_stay_in_one_range(tmp_path: Path):
 
 def test_other_windows_are_refused(tmp_path: Path):
     task, _ = TASKS["answer"]
-    model = open_file(make_bundle(tmp_path / "bundle", task=task), "fp32", 1)
+    model = open_file(make_bundle(tmp_path / "bundle", task=task), "fp32", threads=1)
     examples = make_examples(task, 8)
     whole = model.answer(examples)
     shorter = replace(whole, rows=whole.rows[1:], outputs=whole.outputs[1:])

@@ -275,6 +275,10 @@ def gate(
         Literal["fp32", "int8"] | None,
         typer.Option(help="Check this file only (default: every exported file)."),
     ] = None,
+    runtime: Annotated[
+        Literal["onnx", "openvino"],
+        typer.Option(help="What executes the files; openvino has an int8 file of its own."),
+    ] = "onnx",
     threads: Annotated[int, typer.Option(min=1, help="Threads of each model.")] = 1,
     rounds: Annotated[int, typer.Option(min=5, help="Rounds of the timing.")] = 20,
     filler: Annotated[
@@ -332,6 +336,7 @@ def gate(
         group_factor=group_factor,
         metric=metric,
         precision=precision,
+        runtime=runtime,
         split=split,
         filler=filler,
         threads=threads,

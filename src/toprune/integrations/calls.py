@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from toprune.run.dial import Asked
 from toprune.run.manifest import Precision
 from toprune.run.runner import Runner
 
-Backend = Literal["onnx", "openvino"]
 NOTHING = (None, False, (), {}, [])  # values by which an argument of another library asks nothing
 
 

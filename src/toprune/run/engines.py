@@ -7,7 +7,7 @@ files outside the bundle.
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -31,6 +31,9 @@ def providers_on(device: str) -> list[str]:
     if PROVIDERS[device][0] not in ort.get_available_providers():
         raise missing_device(device, f"onnxruntime {ort.__version__}", INSTALL)
     return PROVIDERS[device]
+
+
+Runtime = Literal["onnx", "openvino"]
 
 
 class Engine(Protocol):
@@ -133,7 +136,7 @@ class OpenVino:
 
 
 def open_engine(
-    runtime: str, path: Path, threads: int | None, providers: Sequence[str] | None
+    runtime: Runtime, path: Path, threads: int | None, providers: Sequence[str] | None
 ) -> Engine:
     """Load a graph into the runtime of that name."""
     if runtime == "onnx":

@@ -18,13 +18,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from toprune.errors import UserError
 from toprune.io.progress import Advance
 from toprune.io.ray import Cluster, cluster, cores, load_ray
 from toprune.plan.budget import Budget
 from toprune.run.bulk import Rows, Window, answered_lines, check_out, write_lines
+from toprune.run.engines import Runtime
 from toprune.run.manifest import Manifest, Precision
 from toprune.run.runner import Runner
 
@@ -45,7 +46,7 @@ def score_file(
     *,
     precision: Precision = "fp32",
     threads: int | None = None,
-    runtime: Literal["onnx", "openvino"] = "onnx",
+    runtime: Runtime = "onnx",
     max_length: int | None = None,
     budget: str | Budget | None = None,
     text: str | None = None,

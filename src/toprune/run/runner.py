@@ -12,7 +12,7 @@ from toprune.errors import UserError
 from toprune.plan.plan import Plan
 from toprune.run.dial import Asked, Settings
 from toprune.run.encoded import Encoded, encode, read_rows
-from toprune.run.engines import open_engine, providers_on
+from toprune.run.engines import Runtime, open_engine, providers_on
 from toprune.run.fallback import (
     Counter,
     SafetyNet,
@@ -48,7 +48,7 @@ class Runner:
         *,
         precision: Precision = "fp32",
         threads: int | None = None,
-        runtime: Literal["onnx", "openvino"] = "onnx",
+        runtime: Runtime = "onnx",
         providers: Sequence[str] | None = None,
         device: Literal["cpu", "cuda"] = "cpu",
         max_length: int | None = None,

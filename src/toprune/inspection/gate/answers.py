@@ -12,6 +12,7 @@ from toprune.data.recipes import Preset
 from toprune.errors import UserError
 from toprune.io.progress import bar
 from toprune.run import manifest
+from toprune.run.engines import Runtime
 from toprune.run.manifest import Precision
 from toprune.run.runner import Runner
 from toprune.tasks import Task
@@ -63,9 +64,11 @@ class Contender:
         return Answers.of(self.task, outputs, rows)
 
 
-def open_file(folder: Path, precision: Precision, threads: int) -> Contender:
+def open_file(
+    folder: Path, precision: Precision, *, threads: int, runtime: Runtime = "onnx"
+) -> Contender:
     """One exported file of a bundle, as a Runner runs it."""
-    runner = Runner(folder, precision=precision, threads=threads)
+    runner = Runner(folder, precision=precision, runtime=runtime, threads=threads)
 
     def read(examples: Examples) -> tuple[list[np.ndarray], list[Any]]:
         texts = examples.inputs(runner.task.READS)
@@ -115,7 +118,7 @@ def open_dense(
             )
         if max_length is not None:
             raise UserError(f"{model} is exported, which fixes its length; leave --max-length out")
-        return open_file(Path(model), "fp32", threads)
+        return open_file(Path(model), "fp32", threads=threads)
     if (Path(model) / "plan.json").is_file():
         raise UserError(f"{model} has a plan; run 'toprune export {model}' to compare with it")
     from toprune.request import resolve_reference

@@ -26,6 +26,7 @@ from toprune.inspection.gate.answers import (
 )
 from toprune.inspection.gate.checks import Check
 from toprune.inspection.gate.result import FACTOR, GateResult, Limits
+from toprune.inspection.gate.times import time_files
 from toprune.inspection.stress.filler import (
     PLACES,
     PLAIN,
@@ -36,18 +37,15 @@ from toprune.inspection.stress.filler import (
 from toprune.io.untrusted import read_json
 from toprune.report.build import SHARES
 from toprune.report.environment import environment
-from toprune.run.engines import OnnxRuntime
-from toprune.run.fallback import dense_precision, has_dense, has_fallback
-from toprune.run.manifest import GRAPHS, Manifest, Precision
-from toprune.run.reader import open_reader
-from toprune.run.runner import Runner
-from toprune.run.timing import interleave, middle, pinned
+from toprune.run.engines import Runtime
+from toprune.run.fallback import has_dense
+from toprune.run.manifest import GRAPHS, OPENVINO_INT8, Manifest, Precision
+from toprune.run.timing import interleave
 from toprune.tasks.fallback import DENSE
 from toprune.tasks.intervals import level_of, parse_share
 from toprune.tasks.side_by_side import SideBySide
 
 FILLED = 500  # texts that get filler, as much of it as they are long
-TIMED = 16  # texts, from the shortest to the longest
 SECONDS = 60.0  # for all rounds
 TARGETS = (99.0, 99.9)  # shares of the dense metric that MLPerf's rules name, in %
 
@@ -64,6 +62,7 @@ def gate(
     group_factor: float = FACTOR,
     metric: str | None = None,
     precision: Precision | None = None,
+    runtime: Runtime = "onnx",
     split: str | None = None,
     filler: str | Path | None = None,
     threads: int = 1,
@@ -87,6 +86,7 @@ def gate(
             many times as much.
         metric: the metric of `max_loss` and `keep`; None: the task's first one.
         precision: check this file alone; None: every file of the bundle.
+        runtime: what executes the files; "openvino" has an int8 file of its own, if exported.
         split: of the data.
         filler: a file with a sentence on each line; None: built-in sentences.
         threads: of each model.
@@ -108,7 +108,7 @@ def gate(
         raise UserError("threads and rounds must be 1 or more")
     folder = Path(bundle)
     manifest = Manifest.load(folder)
-    files = _files(folder, manifest, precision)
+    files = _files(folder, manifest, precision, runtime)
     if dense is None and has_dense(folder, manifest):
         dense = folder / DENSE
     source = data if isinstance(data, Data) else Data(data)
@@ -122,8 +122,12 @@ def gate(
         "limits": vars(limits),
         "keeps": {},
         "not_checked": [],
+        "runtime": runtime,
         "threads": threads,
     }
+    if runtime == "onnx" and precision != "fp32" and OPENVINO_INT8 in manifest.files:
+        entry = {"what": "the int8 file for OpenVINO", "why": "gate it with --runtime openvino"}
+        about["not_checked"].append(entry)
     rows: list[Check] = []
     if limits.compares:
         reference = open_dense(
@@ -136,22 +140,26 @@ def gate(
         )
         trial = Trial(folder, manifest, limits, examples, reference, metric, about)
         sentences = PLAIN if filler is None else read_sentences(filler)
-        rows += trial.run(files, threads, sentences, seed)
+        open_one = partial(open_file, folder, runtime=runtime, threads=threads)
+        rows += trial.run(files, open_one, sentences, seed)
     if limits.max_ms is not None:
         texts = examples.inputs(manifest.build_task().READS)
         turns = partial(interleave, rounds=rounds, seed=seed, seconds=SECONDS, clock=clock)
-        for file, figure, n in _times(folder, manifest, texts, files, threads, turns):
+        for file, figure, n in time_files(folder, manifest, texts, files, runtime, threads, turns):
             rows.append(c.check_all("time", file, limits.max_ms, figure, n))
     where = environment()
     return GateResult(tuple(rows), about | {"machine": where["machine"], "environment": where})
 
 
-def _files(folder: Path, manifest: Manifest, precision: Precision | None) -> Sequence[Precision]:
+def _files(
+    folder: Path, manifest: Manifest, precision: Precision | None, runtime: Runtime
+) -> Sequence[Precision]:
     """The files to check, all of them unchanged since the export."""
-    exported: list[Precision] = [one for one, graph in GRAPHS.items() if graph in manifest.files]
+    graphs: dict[Precision, str] = {one: manifest.graph(one, runtime) for one in GRAPHS}
+    exported: list[Precision] = [one for one, graph in graphs.items() if graph in manifest.files]
     files: Sequence[Precision] = exported if precision is None else (precision,)
     for one in files:
-        manifest.verify(folder, GRAPHS[one])
+        manifest.verify(folder, graphs[one])
     return files
 
 
@@ -201,14 +209,18 @@ class Trial:
     about: dict[str, Any]  # of the result; completed here
 
     def run(
-        self, files: Sequence[Precision], threads: int, sentences: Sequence[str], seed: int
+        self,
+        files: Sequence[Precision],
+        open_one: Callable[[Precision], Contender],
+        sentences: Sequence[str],
+        seed: int,
     ) -> Iterator[Check]:
         """Compare every file, on all texts and on groups of them."""
         self.about["metric"] = metric = self._metric()
         reference = self.dense.answer(self.examples)
         filled: tuple[Examples, Answers] | None = None
         for number, file in enumerate(files):
-            contender = open_file(self.folder, file, threads)
+            contender = open_one(file)
             if number == 0:
                 self.about["max_length"] = {
                     "dense": self.dense.max_length,
@@ -330,61 +342,3 @@ class Trial:
         entry = {"what": what, "why": why}
         if entry not in self.about["not_checked"]:
             self.about["not_checked"].append(entry)
-
-
-def _times(
-    folder: Path,
-    manifest: Manifest,
-    texts: Sequence[Any],
-    files: Sequence[Precision],
-    threads: int,
-    turns: Callable[[Mapping[str, Callable[[], object]]], dict[str, np.ndarray]],
-) -> Iterator[tuple[str, dict[str, float], int]]:
-    """Each file, the milliseconds of one text, and the number of rounds.
-
-    A round gives the median over texts that are spread evenly from the shortest to the longest; the
-    figure is the median over rounds. A text that falls back takes the time of both models.
-    """
-    if not texts:
-        raise UserError("there are no texts to time; give at least one")
-    reader = open_reader(folder, manifest)
-    windows: dict[int, list[Any]] = {}
-    for row in reader.encode(list(texts)):
-        windows.setdefault(row.text, []).append(row)
-    ordered = sorted(windows, key=lambda text: sum(map(len, windows[text])))
-    picks = np.linspace(0, len(ordered) - 1, min(TIMED, len(ordered))).round().astype(int)
-    feeds = [reader.batch(windows[ordered[i]]) for i in picks]
-    picked = [texts[ordered[i]] for i in picks]
-    fell = {file: _fallen(folder, file, picked, threads) for file in files}
-    with pinned(threads):
-        runs: dict[str, Callable[[], object]] = {}
-        for file in files:
-            engines = [OnnxRuntime(path, threads=threads) for path in _graphs(folder, file)]
-            for i, feed in enumerate(feeds):
-                used = engines if fell[file][i] else engines[:1]
-                runs[f"{file} {i}"] = partial(_run_all, used, feed)
-        times = turns(runs)
-    for file in files:
-        by_text = np.stack([times[f"{file} {i}"] for i in range(len(feeds))], 1)  # (rounds, texts)
-        figure = middle(np.median(by_text, axis=1))
-        yield file, {key: 1000 * value for key, value in figure.items()}, len(by_text)
-
-
-def _fallen(folder: Path, file: Precision, texts: Sequence[Any], threads: int) -> list[bool]:
-    """Which of the texts the dense model answers."""
-    answers = Runner(folder, precision=file, threads=threads).predict(texts)
-    return [one.get("fallback", False) for one in answers]
-
-
-def _graphs(folder: Path, file: Precision) -> list[Path]:
-    """The pruned graph, and the dense one behind it if there is a fallback."""
-    graphs = [folder / GRAPHS[file]]
-    if has_fallback(folder, Manifest.load(folder)):
-        precision = dense_precision(Manifest.load(folder / DENSE), file)
-        graphs.append(folder / DENSE / GRAPHS[precision])
-    return graphs
-
-
-def _run_all(engines: Sequence[OnnxRuntime], feed: dict[str, np.ndarray]) -> None:
-    for engine in engines:
-        engine.run(feed)
