@@ -148,10 +148,11 @@ def test_table_2_and_a_second_call_repeats_nothing(options: Options) -> None:
         reached = row["ours"]["reductions"]["authors_padded"]
         assert reached == pytest.approx(float(row["budget"][:-1]), rel=0.1)
     lines: list[Any] = []
-    again = reproduce("table2", "mrpc", replace(options, say=lines.append), row=2)
-    assert [line for line in lines if "1 of 1" in line] == [
-        "1 of 1: MRPC, top:received at 7.47x (done before)"
-    ]
+    again = reproduce("table2", "mrpc", replace(options, say=lines.append), rows=[4, 2])
+    assert [row["row"] for row in again.content["rows"]] == [2, 4]
+    done = [line for line in lines if "done before" in line]
+    assert done[0] == "1 of 2: MRPC, top:received at 7.47x (done before)"
+    assert len(done) == 2
     assert again.content["rows"][0]["ours"]["reductions"] == rows[1]["ours"]["reductions"]
     assert "| 2 | ToP, high sparsity | 88.9 | 88.8 | 7.47x |" in again.markdown()
 
@@ -193,7 +194,7 @@ def test_table_4_counts_fewer_weights_as_they_run(options: Options) -> None:
 
 
 def test_table_3_learns_masks_for_answers(options: Options) -> None:
-    result = reproduce("table3", "squad", options, row=1)
+    result = reproduce("table3", "squad", options, rows=[1])
     (row,) = result.content["rows"]
     check_counts(row)
     report = json.loads((Path(row["ours"]["bundle"]) / "report.json").read_text())
@@ -352,7 +353,7 @@ def test_the_best_on_dev_is_at_least_as_good_and_marked(options: Options) -> Non
     scores: dict[str, float] = {}
     for select in ("last", "best-dev"):
         chosen = replace(options, out=options.out / select, select=select)
-        result = reproduce("table2", "sst2", chosen, row=1)
+        result = reproduce("table2", "sst2", chosen, rows=[1])
         scores[select] = result.content["rows"][0]["ours"]["score"]["value"]
         assert any("optimistic" in note for note in result.notes) is (select == "best-dev")
     assert scores["best-dev"] >= scores["last"]
@@ -377,7 +378,7 @@ def search_case(options: Options, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def test_the_search_of_the_paper(search_case: Case) -> None:
-    rows = choose_rows(TARGETS["table3"].rows(search_case.paper, "authors"), 1)
+    rows = choose_rows(TARGETS["table3"].rows(search_case.paper, "authors"), [1])
     (row,) = grid.run_rows(search_case, rows)
     folder = search_case.work / "20news-base-search"
     choice = json.loads((folder / "choice.json").read_text())
@@ -418,7 +419,7 @@ def _texts(examples: Any) -> list[tuple[str, Any]]:
 def test_a_row_for_roberta_needs_a_roberta(options: Options) -> None:
     given = replace(options, model=options.out / "work" / "tiny" / "base")
     with pytest.raises(UserError, match="a RoBERTa"):
-        reproduce("table2", "mrpc", given, row=3)
+        reproduce("table2", "mrpc", given, rows=[3])
 
 
 def test_a_wide_table_is_turned_for_a_terminal(options: Options) -> None:

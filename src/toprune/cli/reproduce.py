@@ -25,7 +25,9 @@ def reproduce(
         str | None,
         typer.Option(help="Dataset: a task of GLUE, squad, 20news or imdb (default: the first)."),
     ] = None,
-    row: Annotated[int | None, typer.Option(min=1, help="Only this row of the table.")] = None,
+    row: Annotated[
+        list[int] | None, typer.Option(min=1, help="Only this row of the table (repeatable).")
+    ] = None,
     scale: Annotated[
         Literal["tiny", "cpu", "paper"],
         typer.Option(
@@ -132,7 +134,7 @@ def reproduce(
         engine=parse.engine(engine, address, workers, debug),
         say=partial(typer.echo, err=True),
     )
-    result = run(target, task, options, row)
+    result = run(target, task, options, row or ())
     name = f"{result.content['target']}-{result.content['task']}"
     last = f"The result is in {out}: {name}.md, {name}.json" + (
         "." if result.svg is None else f", {name}.svg."

@@ -34,7 +34,7 @@ Content = dict[str, Any]
 TINY = "Random weights and made data: this shows that the target runs, and nothing about the paper."
 
 
-def reproduce(name: str, task: str | None, options: Options, row: int | None = None) -> Result:
+def reproduce(name: str, task: str | None, options: Options, rows: Sequence[int] = ()) -> Result:
     """Run a target and write its files into `options.out`.
 
     Call it again to resume it; targets with the same `out` share their runs.
@@ -43,7 +43,7 @@ def reproduce(name: str, task: str | None, options: Options, row: int | None = N
         name: of the target, like `table2`.
         task: a dataset of the paper; None: the first that the target is about.
         options: how it is run.
-        row: only this row of a table.
+        rows: numbers of a table's rows; none: all rows.
     """
     target = find_target(name)
     paper = published(task or target.tasks[0])
@@ -51,9 +51,9 @@ def reproduce(name: str, task: str | None, options: Options, row: int | None = N
         raise UserError(
             f"{target.name} is not about {paper.title}; it has: {', '.join(target.tasks)}"
         )
-    rows = choose_rows(target.rows(paper, options.count), row)
+    chosen = choose_rows(target.rows(paper, options.count), rows)
     if target.shape == "sparsities" and options.scale == "tiny":
-        rows = [one for one in rows if one.budget in FEW_SPARSITIES]
+        chosen = [one for one in chosen if one.budget in FEW_SPARSITIES]
     case = Case(paper, options)
     content: Content = {
         "target": target.name,
@@ -67,11 +67,11 @@ def reproduce(name: str, task: str | None, options: Options, row: int | None = N
         "count": options.count,
         "seed": case.seed,
     }
-    result = _MAKERS[target.shape](case, target, rows, content)
+    result = _MAKERS[target.shape](case, target, chosen, content)
     result.content["environment"] = environment()
     if options.scale == "tiny":
         result.notes.append(TINY)
-    if options.select == "best-dev" and rows:
+    if options.select == "best-dev" and chosen:
         result.notes.append(OPTIMISTIC)
     shown = {"heading": result.title, "table": result.table, "names": result.names}
     result.content.update(shown, notes=result.notes)

@@ -226,12 +226,10 @@ def find_target(name: str) -> Target:
     return TARGETS[key]
 
 
-def choose_rows(rows: Sequence[Row], number: int | None) -> list[Row]:
-    """All rows, or the one with this number."""
-    if number is None:
-        return list(rows)
-    chosen = [row for row in rows if row.number == number]
-    if not chosen:
-        numbers = ", ".join(f"{row.number} ({row.name})" for row in rows)
-        raise UserError(f"there is no row {number} here; there are: {numbers or 'none'}")
-    return chosen
+def choose_rows(rows: Sequence[Row], numbers: Sequence[int] = ()) -> list[Row]:
+    """The rows with these numbers; all of them if none is named."""
+    unknown = {*numbers} - {row.number for row in rows}
+    if unknown:
+        known = ", ".join(f"{row.number} ({row.name})" for row in rows)
+        raise UserError(f"there is no row {min(unknown)} here; there are: {known or 'none'}")
+    return [row for row in rows if not numbers or row.number in numbers]
