@@ -11,6 +11,7 @@ import pytest
 from support.refusals import one_line_error
 from support.toy_bundle import expected, make_bundle, mixed_texts, write_manifest
 from toprune.inspection.gate import gate as gate_module
+from toprune.inspection.gate import times
 from toprune.run.bulk import score_file
 from toprune.run.evaluate import evaluate
 from toprune.run.runner import Runner
@@ -136,13 +137,10 @@ def test_the_gate_adds_the_time_of_dense(
     now = [0.0]
 
     class Engine:
-        def __init__(self, path: Path, threads: int):
-            self.path = path
-
         def run(self, feeds: Any) -> None:
             now[0] += 0.01
 
-    monkeypatch.setattr(gate_module, "OnnxRuntime", Engine)
+    monkeypatch.setattr(times, "open_engine", lambda *_: Engine())
     bundle = with_net(tmp_path, threshold)
     rows = [{"text": text} for text in TEXTS if isinstance(text, str)][:20]
     result = gate_module.gate(bundle, rows, max_ms=15, clock=lambda: now[0], rounds=5)
