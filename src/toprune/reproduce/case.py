@@ -179,7 +179,9 @@ class Case:
             data,
             task=self.task,
             out=out,
-            training=dense_training(self.options.scale, self.paper, self.seed),
+            training=dense_training(
+                self.options.scale, self.paper, texts=len(self.sets["train"]), seed=self.seed
+            ),
             device=self.options.device,
             resume=True,
         )

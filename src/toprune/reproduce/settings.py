@@ -22,14 +22,19 @@ Recipe = Literal["paper", "authors"]
 Select = Literal["last", "best-dev"]
 
 CPU_STEPS, CPU_LEAST = 1000, 150  # that learn masks, at most and at least
+CPU_DENSE_EPOCHS, CPU_DENSE_STEPS = 3.0, 2000  # of a fine-tuning, at most
 CPU_TOKENS = 6_000_000  # that these steps read, at most
 CPU_TEXT_TOKENS = 1_500_000  # of all texts of a set
 CPU_WEIGHT = 1e-2  # of the ranking distillation: the largest of the published ones
 DEEP = 12  # layers from which on the first two see all tokens, as in the authors' code
 
 
-def dense_training(scale: Scale, paper: Published, seed: int) -> Training:
-    """The fine-tuning of the dense model."""
+def dense_training(scale: Scale, paper: Published, *, texts: int, seed: int) -> Training:
+    """The fine-tuning of the dense model.
+
+    Args:
+        texts: number of training texts.
+    """
     if scale == "paper":
         batch = paper.content.get("batch_size", printed.settings()["batch_size"])
         epochs = float(paper.content["dense_epochs"])
@@ -37,7 +42,8 @@ def dense_training(scale: Scale, paper: Published, seed: int) -> Training:
             FINETUNE, hard_epochs=epochs, lr=2e-5, lr_warmup=0.0, batch_size=batch, seed=seed
         )
     if scale == "cpu":
-        return replace(FINETUNE, hard_epochs=3.0, dropout=False, seed=seed)
+        epochs = min(CPU_DENSE_EPOCHS, CPU_DENSE_STEPS * FINETUNE.batch_size / texts)
+        return replace(FINETUNE, hard_epochs=epochs, dropout=False, seed=seed)
     return replace(FINETUNE, hard_epochs=1.0, lr=1e-3, batch_size=16, seed=seed)
 
 
