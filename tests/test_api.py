@@ -183,6 +183,27 @@ def test_prune_learns_from_unlabelled_texts_too():
     assert any(not torch.equal(a, b) for a, b in pairs)
 
 
+def test_a_budget_can_be_for_other_lengths_than_those_of_the_training_texts():
+    """Longer texts count, nothing is learned from them, and they need no column of labels."""
+    served = [{"text": " ".join(f"w{i}" for i in range(10, 50))}] * 3
+    bundle = toprune.prune(
+        make_model(),
+        toprune.Data(DATA, toprune.Columns(label="label"), lengths_of=served),
+        "2x",
+        tokenizer=make_tokenizer(),
+        training=NO_TRAINING,
+    )
+    settings = bundle.report["provenance"]["settings"]
+    assert settings["lengths"] == {"42": 3}  # with the two special tokens
+    assert settings["examples"] == 64
+    assert abs(bundle.report["budget"]["executed"]["unpadded"] / 2 - 1) < 0.01
+    pairs = [{"text": "w11", "text_pair": "w12"}]
+    with pytest.raises(UserError, match="the texts of --lengths-of have pairs"):
+        toprune.prune(
+            make_model(), toprune.Data(DATA, lengths_of=pairs), "2x", tokenizer=make_tokenizer()
+        )
+
+
 def test_unlabelled_texts_have_their_limits(tmp_path: Path):
     data = toprune.Data(DATA, unlabelled=(synthetic.rows(8, 2),))
     options: Any = {"tokenizer": make_tokenizer(), "out": tmp_path / "out"}

@@ -20,6 +20,7 @@ from toprune.data.sets import (
     held_out_order,
     load_labelled,
     load_sets,
+    served_texts,
     with_unlabelled,
 )
 from toprune.data.splits import split_validation
@@ -183,21 +184,21 @@ def resolve_prune(
     )
     learned_from = _learned_from(request)
     features = request.encode(learned_from)
-    # The budget is for texts like the user's own: further texts may be of other lengths.
-    own_features = features if learned_from is train else request.encode(train)
+    served = served_texts(data, train, resolved.READS)
+    served_features = features if learned_from is served else request.encode(served)
     training = training.continued(before.get("training", {})).resolved(len(features))
     trains = any(training.for_stages(method.STAGES).stage_epochs)
     training = choose_bf16(training, sizes_of(student).width, trains=trains)
     request = replace(request, training=training)
     ids, until = protected_ids(tokenizer, resolved, protect, protect_first)
-    own_lengths = lengths(own_features, ids, until)
+    served_lengths = lengths(served_features, ids, until)
     job = Job(
         model=student,
         tokenizer=tokenizer,
         task=resolved,
         features=features,
-        lengths=own_lengths,
-        budget=against_unpadded(budget, sizes_of(student), own_lengths, limit),
+        lengths=served_lengths,
+        budget=against_unpadded(budget, sizes_of(student), served_lengths, limit),
         budgets=budgets if len(budgets) > 1 else (),
         method=method,
         score=score,
@@ -311,7 +312,7 @@ def input_entries(model: Source, data: Data, protect: Sequence[str]) -> dict[str
     """Entries of the report: model, data, columns and protected words as the caller named them, and
     the prompts in the model's directory. What the caller passed as an object has no name."""
     columns = {name: getattr(data.columns, name) for name in ("text", "pair", "label")}
-    inputs = {"model": model, "data": data.source} | columns
+    inputs = {"model": model, "data": data.source, "lengths_of": data.lengths_of} | columns
     names: dict[str, Any] = {
         name: str(value) for name, value in inputs.items() if isinstance(value, str | Path)
     }

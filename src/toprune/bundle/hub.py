@@ -76,7 +76,8 @@ def public_report(report: dict[str, Any], *, examples: bool) -> dict[str, Any]:
         public["changed"] = public["changed"] | {"examples": []}
     if "inputs" in public:
         inputs = public["inputs"]
-        paths: dict[str, Any] = {k: Path(inputs[k]).name for k in ("model", "data") if k in inputs}
+        names = [name for name in ("model", "data", "lengths_of") if name in inputs]
+        paths: dict[str, Any] = {name: Path(inputs[name]).name for name in names}
         if "unlabelled" in inputs:
             paths["unlabelled"] = [Path(path).name for path in inputs["unlabelled"]]
         public["inputs"] = inputs | paths

@@ -28,13 +28,14 @@ def data(
     max_length: int | None,
     skip_bad_rows: bool,
     unlabelled: Sequence[str] = (),
+    lengths_of: str | None = None,
 ) -> Any:
     """The data options of a command as `Data`."""
 
     from toprune.api import Data
 
     named = columns(text, pair, label)
-    return Data(source, named, max_length, skip_bad_rows, tuple(unlabelled))
+    return Data(source, named, max_length, skip_bad_rows, tuple(unlabelled), lengths_of)
 
 
 def columns(text: str | None, pair: str | None, label: str | None) -> Any:

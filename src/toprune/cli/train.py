@@ -114,6 +114,14 @@ def prune(
             rich_help_panel=o.DATA,
         ),
     ] = None,
+    lengths_of: Annotated[
+        str | None,
+        typer.Option(
+            help="Texts as long as those that you will serve, in any format that --data reads: the "
+            "budget is for their lengths (default: for those of the training texts).",
+            rich_help_panel=o.BUDGET,
+        ),
+    ] = None,
     skip_bad_rows: o.SkipBadRows = False,
     score: Annotated[
         Literal["probe", "probes", "received"] | None,
@@ -218,7 +226,9 @@ def prune(
     made, is_auto = parse.method(method, pairs, recipe.methods.get(method, {}))
     bundle = toprune.prune(
         model,
-        parse.data(data, text, pair, label, max_length, skip_bad_rows, unlabelled or ()),
+        parse.data(
+            data, text, pair, label, max_length, skip_bad_rows, unlabelled or (), lengths_of
+        ),
         parse.budget(budget, threads, precision, count),
         task=parse.task(
             task, model, stride=stride, no_answer=no_answer, pooling=pooling, dropped=dropped

@@ -124,6 +124,8 @@ class Subject:
             settings["methods"] = {name: dict(shared) for name, shared in self.methods.items()}
         if self.data.unlabelled:
             settings["data"]["unlabelled"] = [_identify(source) for source in self.data.unlabelled]
+        if self.data.lengths_of is not None:
+            settings["data"]["lengths_of"] = _identify(self.data.lengths_of)
         return json.loads(json.dumps(settings))
 
 

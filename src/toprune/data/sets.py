@@ -30,6 +30,7 @@ class Data:
     skip_bad_rows: bool = False  # leave bad rows out with a warning instead of refusing the data
     # Further sources of texts for `prune` to learn from. Their labels are not read.
     unlabelled: tuple[Any, ...] = ()
+    lengths_of: Any = None  # texts of the lengths that a budget is for; None: the training texts
 
 
 def load_sets(
@@ -118,13 +119,14 @@ def with_unlabelled(
     inputs = {_key(text): text for text in train.inputs(reads)}
     reported = {_key(text) for text in held_out.inputs(reads)}
     for source in sources:
-        examples = read_unlabelled(
-            source, reads=reads, columns=columns, skip_bad_rows=skip_bad_rows
+        examples = read_matching(
+            source,
+            train,
+            "the unlabelled data",
+            reads=reads,
+            columns=columns,
+            skip_bad_rows=skip_bad_rows,
         )
-        if (examples.pairs is None) != (train.pairs is None) and not reads.alone:
-            kinds = ("single texts", "pairs")
-            mine, theirs = (kinds[e.pairs is not None] for e in (train, examples))
-            raise UserError(f"the data have {mine}, but the unlabelled data have {theirs}")
         more = {_key(text): text for text in examples.inputs(reads)}
         if common := reported & more.keys():
             what = f"{len(common)} unlabelled text(s) are held out to be reported"
@@ -136,6 +138,47 @@ def with_unlabelled(
     if train.pairs is None or reads.alone:
         return Examples(texts)
     return Examples([first for first, _ in texts], [second for _, second in texts])
+
+
+def read_matching(
+    source: Any,
+    train: Examples,
+    what: str,
+    *,
+    reads: Reads,
+    columns: Columns | None = None,
+    skip_bad_rows: bool = False,
+) -> Examples:
+    """Read further texts without their labels; refuse single texts beside pairs.
+
+    Args:
+        source: see `files.read`.
+        train: the training set.
+        what: the source in the words of an error.
+        reads, columns, skip_bad_rows: see `load_sets`.
+    """
+    columns = replace(columns or Columns(), label=None)  # it may be in the training set alone
+    examples = read_unlabelled(source, reads=reads, columns=columns, skip_bad_rows=skip_bad_rows)
+    if (examples.pairs is None) != (train.pairs is None) and not reads.alone:
+        kinds = ("single texts", "pairs")
+        mine, theirs = (kinds[e.pairs is not None] for e in (train, examples))
+        raise UserError(f"the data have {mine}, but {what} have {theirs}")
+    return examples
+
+
+def served_texts(data: Data, train: Examples, reads: Reads) -> Examples:
+    """Texts of the lengths that a budget is for: those of `Data.lengths_of`, or the training set.
+    Further unlabelled texts do not count, because they may be of other lengths."""
+    if data.lengths_of is None:
+        return train
+    return read_matching(
+        data.lengths_of,
+        train,
+        "the texts of --lengths-of",
+        reads=reads,
+        columns=data.columns,
+        skip_bad_rows=data.skip_bad_rows,
+    )
 
 
 def apart_from(examples: Examples, others: Examples, reads: Reads) -> Examples:

@@ -1,6 +1,6 @@
 """A dataset of the paper at a scale: its task, its data, and the dense models of its runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from toprune.models.families import family_named
 from toprune.models.load import read_config
 from toprune.plan.budget import Count
 from toprune.reproduce.paper import Kind, Published
-from toprune.reproduce.sample import PLAIN, columns_of, write_sample
+from toprune.reproduce.sample import PLAIN, as_rows, columns_of, write_sample
 from toprune.reproduce.settings import Recipe, Scale, Select, cpu_texts, dense_training
 from toprune.reproduce.tiny import MAX_LENGTH, make_data, make_models
 from toprune.tasks import TASKS, Task
@@ -93,6 +93,14 @@ class Case:
 
     @cached_property
     def data(self) -> Data:
+        """The files of the dataset, with the texts whose lengths the paper's factors are for."""
+        data, served = self._files(), self.paper.content.get("lengths_of")
+        if served is None:
+            return data
+        texts = replace(self._load(data)[served], labels=None)
+        return replace(data, lengths_of=as_rows(texts, PLAIN))
+
+    def _files(self) -> Data:
         if self.options.scale == "tiny":
             folder = self.work / "tiny" / self.paper.name
             if not (folder / "test.jsonl").exists():

@@ -205,4 +205,4 @@ def _split(case: Case, share: float) -> Data:
     cut = max(1, round(share * len(train)))
     parts = {"train": np.sort(order[cut:]), "test": np.sort(order[:cut])}
     sets = {name: as_rows(train.take(rows), PLAIN) for name, rows in parts.items()}
-    return Data(sets, columns_of(train), max_length=case.max_length)
+    return replace(case.data, source=sets, columns=columns_of(train))

@@ -11,7 +11,7 @@ from toprune.data.columns import Columns
 from toprune.data.examples import Examples
 from toprune.io.atomic import write_text
 
-PLAIN = Columns("first", "second", "label")
+PLAIN = Columns("text", "text_pair", "label")
 
 
 def columns_of(examples: Examples, names: Columns = PLAIN) -> Columns:

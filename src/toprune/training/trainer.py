@@ -211,8 +211,8 @@ class StageTrainer(Trainer):
         if selector is not None and "loss" in logs:
             with torch.no_grad():
                 logs |= {"sparsity": float(selector.sparsity()), "target": selector.target()}
+                logs |= {name: x.item() for name, x in selector.log_values().items()}
             logs |= {f"loss_{name}": part for name, part in self.learner.parts.items()}
-            logs |= {name: float(x) for name, x in selector.log_values().items()}
         super().log(logs, *args, **kwargs)
 
 

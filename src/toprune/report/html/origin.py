@@ -52,6 +52,7 @@ def _options(report: Report, settings: dict[str, Any]) -> list[str]:
         "task": task,
         "schedule": settings.get("schedule"),
         "budget": settings["budget"],
+        "lengths-of": inputs.get("lengths_of"),
         "method": settings.get("method"),
         "score": None if settings.get("score") == "pooled" else settings.get("score"),
         "max-length": None if _is_cut(report) else report.get("max_length"),
