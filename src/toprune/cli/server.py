@@ -47,7 +47,8 @@ def serve(
         float | None,
         typer.Option(
             min=1e-6,
-            help="Billions of multiply-accumulates of a batch (default: two texts of full length).",
+            help="Billions of multiply-accumulates of a batch (default: what one text of full length "
+            "costs in the dense model).",
         ),
     ] = None,
     shed: Annotated[

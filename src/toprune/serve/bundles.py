@@ -19,7 +19,6 @@ from toprune.tasks import Task
 
 EVERY = 1.0  # seconds between two looks at the files of a bundle
 LARGE = 1 << 14  # tokens of a batch: the queue limits batches, not the Runner
-FULL_TEXTS = 2  # texts of full length, whose cost a batch has by default
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,9 @@ class Loaded:
         Args:
             name: clients choose the bundle by it.
             runner: of the bundle.
-            batch_macs: target for the cost of a batch; None: that of two texts of full length,
-                which answered more requests under load than one did.
+            batch_macs: target for the cost of a batch; None: that of one text of full length in the
+                dense model. So a pruned model reads several texts at a time: its last layers keep
+                few tokens of each, and would wait for their weights.
             budgets: of its dial, the loosest first; none: the bundle's default alone.
         """
         if runner.manifest.images:
@@ -54,7 +54,7 @@ class Loaded:
         self._runners = [runner.at(budget) for budget in budgets] or [runner]
         self.name, self.runner = name, self._runners[0]
         self._cost = TextCost(self._runners)
-        self.batch_macs = batch_macs or FULL_TEXTS * self._cost.longest(runner.max_length)
+        self.batch_macs = batch_macs or self._cost.unpruned(runner.max_length)
 
     @property
     def task(self) -> Task:

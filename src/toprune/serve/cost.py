@@ -84,15 +84,16 @@ class TextCost:
         """
         first = runners[0]
         self._rows = [RowCost(one.plan, first.manifest.sizes) for one in runners]
+        self._unpruned = RowCost(first.plan, first.manifest.sizes, dense=True)
         self._dense: RowCost | None = None
         self._share = 0.0  # of the texts that the dense file answers, too
         if first.net is not None:
             self._dense = RowCost(first.plan, first.net.dense.sizes, dense=True)
             self._share = first.net.fallback.share
 
-    def longest(self, tokens: int) -> int:
-        """Count the MACs of one row of so many tokens at the loosest budget."""
-        return max(1, BatchCost().with_rows([self._rows[0].count(tokens)]).macs)
+    def unpruned(self, tokens: int) -> int:
+        """Count the MACs of one row of so many tokens in the dense model."""
+        return max(1, BatchCost().with_rows([self._unpruned.count(tokens)]).macs)
 
     def predict(self, rows: Sequence[Any]) -> Levels:
         """Count the MACs of a text's rows at each budget before it runs.
