@@ -4,6 +4,7 @@ mistake."""
 import base64
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from support.refusals import one_line_error
 from support.toy_bundle import LABELS, MAX_LENGTH, make_bundle, mixed_texts
 from toprune.io.atomic import replace_directory
 from toprune.run.runner import Runner
+from toprune.serve.app import SHORT
 from toprune.serve.bundles import Loaded, Shelf, parse_places
 from toprune.serve.endpoints import ENDPOINTS
 from toprune.serve.metrics import Metrics
@@ -63,6 +65,31 @@ def test_embed(client: TestClient, runners: dict[str, Runner]):
     assert post(client, "/embed", inputs="w3") == vectors[1:]
     assert post(client, "/embed", inputs="w3", truncate=True, normalize=True) == vectors[1:]
     assert client.post("/embed", json={"inputs": "w1", "normalize": False}).status_code == 422
+
+
+def test_only_long_texts_are_tokenized_in_another_thread(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+):
+    threads: list[str] = []
+    encode = Loaded.encode
+
+    def spy(self: Loaded, texts: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode(self, texts)
+
+    monkeypatch.setattr(Loaded, "encode", spy)
+    answers: list[Any] = []
+    for characters in (SHORT, 0):
+        monkeypatch.setattr("toprune.serve.app.SHORT", characters)
+        answers.append(
+            [
+                post(client, "/embed", inputs=["w1 w2", "w3"]),
+                post(client, "/rerank", query="w1", texts=["w2", "w3"]),
+                post(client, "/v1/tag", words=["w1", "w2"]),
+            ]
+        )
+    assert answers[0] == answers[1]
+    assert [name.startswith("tokenize") for name in threads] == [False] * 3 + [True] * 3
 
 
 def test_openai_embeddings(client: TestClient, runners: dict[str, Runner]):

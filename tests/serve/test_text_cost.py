@@ -62,6 +62,15 @@ def test_the_cost_is_exact_at_each_budget(bundle: Path):
     assert served.executed([encoded], answers, 1) == sum(levels[1][0])
 
 
+def test_a_batch_costs_a_text_of_full_length_with_all_its_tokens(bundle: Path):
+    runner = Runner(bundle, threads=1)
+    sizes = sizes_of(Bundle.load(bundle).model)
+    for budgets in ((), SHED):
+        served = Loaded("one", runner, budgets=budgets)
+        assert served.batch_macs == dense_macs(sizes, runner.max_length)
+    assert Loaded("one", runner, 12).batch_macs == 12
+
+
 def test_an_export_without_sizes_is_served(bundle: Path, tmp_path: Path):
     """As toprune wrote it before: usual widths are assumed."""
     old = tmp_path / "old"

@@ -47,8 +47,8 @@ def serve(
         float | None,
         typer.Option(
             min=1e-6,
-            help="Billions of multiply-accumulates of a batch (default: what one text of full length "
-            "costs in the dense model).",
+            help="Billions of multiply-accumulates of a batch (default: those of one text of full "
+            "length that keeps all its tokens).",
         ),
     ] = None,
     shed: Annotated[

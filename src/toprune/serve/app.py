@@ -22,8 +22,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from toprune.errors import UserError
+from toprune.run.encoded import Encoded
 from toprune.serve import about, ui
 from toprune.serve.bundles import Loaded, Shelf
+from toprune.serve.cost import Levels
 from toprune.serve.endpoints import ENDPOINTS, Endpoint, Reply, Style
 from toprune.serve.metrics import Metrics
 from toprune.serve.queue import Closed, Failed, Full, Job
@@ -33,6 +35,7 @@ from toprune.serve.workers import Workers
 JSON = "application/json"
 GONE = 499  # nginx's number for a client that left; nobody reads the response
 READING = 64  # requests that may be tokenized at a time; more are refused as by a full queue
+SHORT = 4000  # characters of a request that is tokenized at once: waking a thread costs more
 
 
 @dataclass(frozen=True)
@@ -154,14 +157,10 @@ class App:
         self, request: Request, bundle: Loaded, texts: Sequence[Any], *, may_cut: bool = True
     ) -> tuple[Job, int]:
         """Queue texts and wait for the answers; returns the finished job and its tokens."""
-        loop = asyncio.get_running_loop()
-        self._reading += 1
-        try:
-            encoded = await loop.run_in_executor(self._readers, bundle.encode, texts)
-        finally:
-            self._reading -= 1
+        encoded = await self._encode(bundle, texts)
         if not may_cut:
             _check_cut(bundle, [text.rows for text, _ in encoded])
+        loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
 
         def done(_: Job) -> None:  # called by a worker
@@ -176,6 +175,17 @@ class App:
         fallbacks = sum(bool(one.prediction.get("fallback")) for one in job.answers)
         self._metrics.answered(bundle.name, len(job.texts), tokens, fallbacks)
         return job, tokens
+
+    async def _encode(self, bundle: Loaded, texts: Sequence[Any]) -> list[tuple[Encoded, Levels]]:
+        """Tokenize texts; long ones in another thread, so that other requests go on."""
+        if _characters(texts) <= SHORT:
+            return bundle.encode(texts)
+        self._reading += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._readers, bundle.encode, texts)
+        finally:
+            self._reading -= 1
 
     async def _wait(self, request: Request, job: Job, over: "asyncio.Future[None]") -> None:
         """Until the job is over, the client leaves, or the time is up."""
@@ -324,6 +334,11 @@ async def _http_error(_: Request, error: Exception) -> Response:
     response = error_response("tei", str(error.detail), error.status_code)
     response.headers.update(error.headers or {})
     return response
+
+
+def _characters(texts: Sequence[Any]) -> int:
+    """Of texts, pairs of texts, and lists of words."""
+    return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
 
 
 def _check_cut(bundle: Loaded, texts: Sequence[Sequence[Any]]) -> None:

@@ -44,9 +44,9 @@ class Loaded:
         Args:
             name: clients choose the bundle by it.
             runner: of the bundle.
-            batch_macs: target for the cost of a batch; None: that of one text of full length in the
-                dense model. So a pruned model reads several texts at a time: its last layers keep
-                few tokens of each, and would wait for their weights.
+            batch_macs: target for the cost of a batch; None: that of one text of full length whose
+                tokens all stay. So a pruned model reads several texts at a time: its last layers
+                keep few tokens of each, and would wait for their weights.
             budgets: of its dial, the loosest first; none: the bundle's default alone.
         """
         if runner.manifest.images:

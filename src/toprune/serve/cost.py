@@ -92,7 +92,7 @@ class TextCost:
             self._share = first.net.fallback.share
 
     def unpruned(self, tokens: int) -> int:
-        """Count the MACs of one row of so many tokens in the dense model."""
+        """Count the MACs of one row of so many tokens where every token stays."""
         return max(1, BatchCost().with_rows([self._unpruned.count(tokens)]).macs)
 
     def predict(self, rows: Sequence[Any]) -> Levels:

@@ -25,7 +25,7 @@ class Settings:
     workers: int | None = None  # batches at a time; None: cores / threads
     threads: int = 1  # of one batch
     max_queue: float | None = None  # full batches that may wait; None: QUEUE for each worker
-    max_batch_cost: float | None = None  # billions of MACs; None: that of a text of full length, dense
+    max_batch_cost: float | None = None  # billions of MACs; None: a full text, all tokens
     timeout: float = 30.0  # seconds
     shed: tuple[str, ...] = ()  # budgets, the loosest first; the queue decides
     explain: bool = False  # the page /ui shows which tokens leave; loads weights and torch
