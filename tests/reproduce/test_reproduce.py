@@ -356,6 +356,7 @@ def test_two_cores_do_fewer_steps_on_long_texts() -> None:
     )
     assert cpu.soft_epochs == pytest.approx(1000 / (3668 / 32))
     assert cpu_steps(published("20news")) < cpu_steps(published("mrpc")) == 1000
+    assert cpu_steps(published("imdb")) == 400
     assert cpu_texts(published("20news")) < 11_314
     assert cpu_texts(published("mrpc")) > 3668
 

@@ -104,7 +104,8 @@ def rival_training(training: Training) -> Training:
 def cpu_steps(paper: Published) -> int:
     """Steps with masks, fewer where texts are long."""
     steps = CPU_TOKENS / (Training.batch_size * _mean_length(paper))
-    return round(min(CPU_STEPS, max(CPU_LEAST, steps)))
+    most = paper.content.get("cpu_steps", CPU_STEPS)
+    return round(min(most, max(CPU_LEAST, steps)))
 
 
 def cpu_texts(paper: Published) -> int:
