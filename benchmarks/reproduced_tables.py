@@ -6,6 +6,7 @@ python benchmarks/table.py
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ def parts() -> dict[str, str]:
     results = _load()
     if not results:
         return {"reproduced": "No result files yet."}
-    pages: list[str] = []
+    counts = Counter(note for content in results.values() for note in content["notes"])
+    pages = [note for note, count in counts.items() if count > 1]  # once, for all of them
     for name, content in results.items():
         pages += [f"### {content['heading']}", markdown(content["table"], content["names"])]
         if (RESULTS / f"{name}.svg").exists():
             pages.append(f"![{content['heading']}](images/{_picture(name)})")
-        pages += content["notes"]
+        pages += [note for note in content["notes"] if counts[note] == 1]
     return {"reproduced": "\n\n".join([*pages, origin(list(results.values()))])}
 
 

@@ -159,7 +159,9 @@ def test_table_2_and_a_second_call_repeats_nothing(options: Options) -> None:
 
 def test_the_budgets_of_sst2_are_for_the_sentences_of_dev(options: Options) -> None:
     """Its training texts are phrases; so short, padding alone is more than the paper's factor."""
-    (row,) = reproduce("table2", "sst2", options, rows=[2]).content["rows"]
+    result = reproduce("table2", "sst2", options, rows=[2])
+    assert "for the lengths of the texts of dev." in result.markdown()
+    (row,) = result.content["rows"]
     check_counts(row)
     dev = Case(published("sst2"), options).sets["dev"]
     report = json.loads((Path(row["ours"]["bundle"]) / "report.json").read_text())

@@ -69,6 +69,8 @@ def reproduce(name: str, task: str | None, options: Options, rows: Sequence[int]
     }
     result = _MAKERS[target.shape](case, target, chosen, content)
     result.content["environment"] = environment()
+    if chosen and (served := case.paper.content.get("lengths_of")):
+        result.notes.append(f"Budgets and counts are for the lengths of the texts of {served}.")
     if options.scale == "tiny":
         result.notes.append(TINY)
     if options.select == "best-dev" and chosen:
