@@ -28,8 +28,9 @@ def parts() -> dict[str, str]:
     results = _load()
     if not results:
         return {"reproduced": "No result files yet."}
-    counts = Counter(note for content in results.values() for note in content["notes"])
-    pages = [note for note, count in counts.items() if count > 1]  # once, for all of them
+    notes = {(note, one["dataset"]) for one in results.values() for note in one["notes"]}
+    counts = Counter(note for note, _ in sorted(notes))
+    pages = [note for note, count in counts.items() if count > 1]  # once, for all datasets
     for name, content in results.items():
         pages += [f"### {content['heading']}", markdown(content["table"], content["names"])]
         if (RESULTS / f"{name}.svg").exists():

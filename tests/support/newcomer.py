@@ -106,6 +106,7 @@ def _texts(place: Path, rng: np.random.Generator) -> None:
             *("\t".join(map(str, r)) for r in rows),
         ]
         _write(place / f"glue/MRPC/{name}.tsv", lines)
+    _csv(place / "served.csv", ({"review": text(20, 40)} for _ in range(ROWS)))
 
 
 def _question(context: str, at: int) -> Row:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 VECTOR_UNITS = ("amx_bf16", "avx512_bf16", "avx512_vnni", "avx512f", "avx2")  # widest first
+RESULTS = "benchmarks/results"
 PACKAGES = ("toprune", "torch", "transformers", "accelerate", "numpy", "onnxruntime")
 
 
@@ -42,15 +43,21 @@ def describe_cpu(cpuinfo: str) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that toprune runs from, with '+' if files changed since."""
-    here = str(Path(__file__).parent)
+    """The commit of the source tree that toprune runs from, with '+' if files changed since.
+
+    Results that a benchmark writes do not count: the next one runs the same sources.
+    """
+    here = Path(__file__).parent
     try:
-        done = subprocess.run(
-            ["git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        commit = _git(here, "rev-parse", "--short", "HEAD")
+        changed = _git(here, "diff", "HEAD", "--name-only", "--", ":/", f":(top,exclude){RESULTS}")
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return f"{commit}+" if changed else commit or None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10
+    )
+    return done.stdout.strip()
