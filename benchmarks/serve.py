@@ -1,12 +1,11 @@
 """The server under load: batches by executed cost, against dense, one text a call, and by count.
 
-    python benchmarks/serve.py --dense D --pruned P --dial B --shed 2x,3x,5x    # about 8 minutes
-    python benchmarks/serve.py --dense D --pruned P --seconds 1     # to try it: writes no result
+    python benchmarks/serve.py                # about 15 minutes, the first time with the bundles
+    python benchmarks/serve.py --seconds 1    # to try it: writes no result
 
-D, P and B are exported bundles of one task; P is to be one of 3x. Requests of one text arrive at
-random times (open loop). Two mixes of lengths: IMDB's test reviews, and TREC-QA's test pairs of a
-question and a sentence, for which other bundles can be named (--trec-dense, --trec-pruned). Without
-../shared/data the texts are words of such lengths.
+Requests of one text arrive at random times (open loop). Two mixes of lengths: IMDB's test reviews,
+and TREC-QA's test pairs of a question and a sentence. serve_bundles.py makes a dense bundle, one of
+3x, and one with a dial.
 
 dense      the dense file in the same server
 naive      the pruned file, one text a call
@@ -25,7 +24,6 @@ with the aims and whether they are met; what is in the file already is not measu
 
 import argparse
 import asyncio
-import gzip
 import json
 import os
 import signal
@@ -35,9 +33,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from loadgen import HOST, SEED, closed_loop, free_port, open_loop, running
+from loadgen import HOST, closed_loop, free_port, open_loop, running
+from serve_bundles import SHED, bundle_of, texts_of
 from toprune.report.environment import environment
 from toprune.run.manifest import Manifest
 from toprune.serve import server
@@ -46,12 +43,11 @@ from toprune.serve.settings import Settings
 from toprune.serve.shed import parse_shed
 
 OUT = Path(__file__).parent / "results" / "serve.json"
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MIXES = {"imdb": "IMDB, test", "trecqa": "TREC-QA, test"}
 MODES = ("cost", "dense", "naive", "count")  # cost first: its capacity sets the others' load
 OWN = ("cost", "dense", "processes", "loose")  # get loads by their own capacity
 LOADS = (0.5, 0.8, 1.0, 1.5)
-SECONDS, POOL, COUNT = 9.0, 2000, 8
+SECONDS, COUNT = 9.0, 8
 FASTER, STEADY = 2.5, 2.0  # the aims: throughput over dense; p95 at 150 % over that at 80 %
 
 
@@ -148,24 +144,6 @@ async def measure(
     return {"capacity": capacity, "loads": rows}
 
 
-def read_mix(name: str) -> tuple[list[Any], str]:
-    """Texts or pairs of a mix, and what they are."""
-    rng = np.random.default_rng(SEED)
-    path = DATA / name / "test.jsonl.gz"
-    if path.exists():
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines]
-        texts: list[Any] = [
-            row["text"] if "text" in row else (row["query"], row["document"]) for row in rows
-        ]
-        return [texts[i] for i in rng.permutation(len(texts))[:POOL]], MIXES[name]
-    if name == "imdb":
-        lengths = rng.lognormal(5.15, 0.6, POOL).astype(int)
-        return [" ".join(["film"] * max(1, int(n))) for n in lengths], "words"
-    lengths = rng.lognormal(3.1, 0.5, POOL).astype(int)
-    return [("who made the film", " ".join(["film"] * max(1, int(n)))) for n in lengths], "words"
-
-
 def requests_of(bundle: Path, texts: list[Any]) -> tuple[str, list[bytes]]:
     """The path that suits a bundle, and a body for each text."""
     if Manifest.load(bundle).build_task().RANKS:
@@ -205,9 +183,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name in ("dense", "pruned", "dial", "trec-dense", "trec-pruned"):
-        parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--shed", default="2x,3x,5x")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--max-queue", type=float)
@@ -219,38 +194,31 @@ def main() -> None:
         queue, cost = (float(limit) if limit else None for limit in limits)
         run_server(mode, bundle, shed, queue, cost, int(port))
         return
-    if args.dense is None or args.pruned is None:
-        parser.error("name two exported bundles with --dense and --pruned")
     is_trial = args.seconds != SECONDS
     result: dict[str, Any] = {"mixes": {}}
     if OUT.exists() and not args.again and not is_trial:
         result = json.loads(OUT.read_text(encoding="utf-8"))
     for mix in MIXES:
-        texts, source = read_mix(mix)
-        bundles = {"dense": args.dense, "other": args.pruned, "dial": args.dial}
-        plan = [*MODES, "processes"] + (["loose", "shed"] if args.dial else [])
-        if mix == "trecqa":
-            bundles["dense"] = args.trec_dense or args.dense
-            bundles["other"] = args.trec_pruned or args.pruned
-            plan = list(MODES)
+        texts, source = texts_of(mix), MIXES[mix]
+        plan = [*MODES, "processes", "loose", "shed"] if mix == "imdb" else MODES
         row = result["mixes"].setdefault(mix, {"texts": source, "modes": {}})
         for mode in plan:
             if mode in row["modes"]:
                 continue
-            kind = {"dense": "dense", "loose": "dial", "shed": "dial"}.get(mode, "other")
-            bundle = bundles[kind]
+            kind = {"dense": "dense", "loose": "dial", "shed": "dial"}.get(mode, "pruned")
+            bundle = bundle_of(mix, kind)
             path, bodies = requests_of(bundle, texts)
             base = None
             if mode not in OWN:
                 base = row["modes"]["loose" if mode == "shed" else "cost"]["capacity"]
             limits = [str(args.max_queue or ""), str(args.max_batch_cost or "")]
-            words = [mode, str(bundle), args.shed, *limits]
+            words = [mode, str(bundle), ",".join(SHED), *limits]
             measured = asyncio.run(measure(words, path, bodies, args.seconds, base))
             row["modes"][mode] = measured | {"bundle": bundle.name}
             sys.stdout.write(json.dumps({mix: {mode: measured}}) + "\n")
             row["aims"] = aims(row["modes"])
             result |= {"seconds": args.seconds, "cores": os.cpu_count()}
-            result |= {"shed": args.shed, "max_queue": args.max_queue}
+            result |= {"shed": ",".join(SHED), "max_queue": args.max_queue}
             result["max_batch_cost"] = args.max_batch_cost
             result["environment"] = environment()
             if not is_trial:
