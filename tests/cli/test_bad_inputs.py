@@ -157,6 +157,11 @@ PRUNE: dict[str, tuple[dict[str, Any], str]] = {
     "fallback of a number": ({"fallback": "99%", "task": "regress"}, "leave --fallback out"),
     "fallback out of reach": ({"fallback": "99%", "budget": "3.9x"}, "with a fallback is out"),
     "fallback with a dial": ({"fallback": "99%", "budget": "2x,3x"}, "one budget"),
+    "no texts of the served lengths": ({"lengths_of": "none.csv"}, "none.csv"),
+    "pairs of the served lengths": (
+        {"lengths_of": lambda p: write_rows(p / "pairs.jsonl", [{"text": "a", "text_pair": "b"}])},
+        "the texts of --lengths-of have pairs",
+    ),
     "full directory": ({"out": _full}, "--overwrite"),
     "a file in the way": ({"out": _file}, "another --out"),
     "first layer": ({"set": "first=9"}, "0..2"),
