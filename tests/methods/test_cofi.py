@@ -297,3 +297,22 @@ def test_vectors_stay_as_wide_as_they_are(tmp_path: Path) -> None:
     assert bundle.report["kept"]["hidden"] == 32
     assert bundle.report["budget"]["executed"]["unpadded"] == pytest.approx(3, rel=0.02)
     assert sizes_of(Bundle.load(tmp_path / "out").model).width == 32
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("few_draws")
+def test_a_narrower_model_learns_after_its_cut(tmp_path: Path) -> None:
+    """The default would teach it the states of all tokens, which have the dense model's width."""
+    training = Training(soft_epochs=1, hard_epochs=1, batch_size=16)
+    options: dict[str, Any] = {"tokenizer": make_tokenizer(), "method": "cofi"}
+    bundle = prune(
+        synthetic.untrained(), FEW, "8x", out=tmp_path / "out", training=training, **options
+    )
+    assert bundle.report["kept"]["hidden"] < synthetic.untrained().config.hidden_size
+    with pytest.raises(UserError, match="as wide as the dense model's"):
+        prune(
+            *(synthetic.untrained(), FEW, "8x"),
+            out=tmp_path / "other",
+            training=replace(training, token_states=True),
+            **options,
+        )

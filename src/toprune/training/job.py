@@ -41,6 +41,7 @@ class Method(Protocol):
     STAGES: ClassVar[tuple[Stage, ...]]  # stages that train; a single one gets the epochs of both
     TIMED: ClassVar[bool] = True  # takes a budget in milliseconds, too
     COUNTS: ClassVar[bool] = True  # takes a budget that counts FLOPs as a paper does, too
+    SLIMS: ClassVar[bool] = False  # makes layers fewer or narrower: the dense states do not fit
     SELECTS: ClassVar[bool] = False  # can it keep the best weights of a stage (`Job.judge`)?
     DIALS: ClassVar[bool] = False  # can it learn several budgets at once (`Job.budgets`)?
 

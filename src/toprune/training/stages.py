@@ -85,13 +85,15 @@ def _needs_dense_states(job: Job) -> bool:
     """Whether the hard stage learns the dense model's states token by token. It does where the head
     reads every token (where it reads the first one, `Teacher.states` has that token's states), and
     elsewhere, too, unless the caller declines: it is slower, and it loses less accuracy. Rows that
-    are means of several tokens have no state to learn."""
+    are means of several tokens have no state to learn, nor has a smaller model."""
     training = job.training
-    possible = job.hard_epochs > 0 and training.state_weight > 0 and job.score != "pooled"
+    possible = job.hard_epochs > 0 and training.state_weight > 0
+    possible = possible and job.score != "pooled" and not job.method.SLIMS
     if training.token_states and not possible:
         raise UserError(
             "--token-states has nothing to teach here: it needs epochs after those of the masks, a "
-            "schedule that teaches states (not the paper's) and tokens that are not merged (pool)"
+            "schedule that teaches states (not the paper's), tokens that are not merged (pool) and "
+            "layers as wide as the dense model's (not cofi)"
         )
     required = job.restore == "last" or job.task.BY_TOKEN
     return possible and (required or training.token_states is not False)

@@ -61,6 +61,7 @@ class Cofi(Method):
     NAME: ClassVar[str] = "cofi"
     SCORES: ClassVar[tuple[Score, ...]] = ("received",)  # of the plan, which does not use it
     STAGES: ClassVar[tuple[Stage, ...]] = ("soft", "hard")
+    SLIMS: ClassVar[bool] = True
     TIMED: ClassVar[bool] = False
     COUNTS: ClassVar[bool] = False
 
