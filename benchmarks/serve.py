@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 from loadgen import HOST, closed_loop, free_port, open_loop, running
-from serve_bundles import SHED, bundle_of, texts_of
 from toprune.report.environment import environment
 from toprune.run.manifest import Manifest
 from toprune.serve import server
@@ -194,6 +193,9 @@ def main() -> None:
         queue, cost = (float(limit) if limit else None for limit in limits)
         run_server(mode, bundle, shed, queue, cost, int(port))
         return
+    # Brings torch. In a server its objects would make a full garbage collection take 250 ms.
+    from serve_bundles import SHED, bundle_of, texts_of
+
     is_trial = args.seconds != SECONDS
     result: dict[str, Any] = {"mixes": {}}
     if OUT.exists() and not args.again and not is_trial:
