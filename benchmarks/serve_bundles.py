@@ -59,13 +59,7 @@ def bundle_of(mix: str, kind: str) -> Path:
         finetune(model_directory(), data, task=task, out=out, training=training, resume=True)
     else:
         dense = bundle_of(mix, "dense")
-        prune(
-            *(dense, data, BUDGETS[kind]),
-            task=task,
-            out=out,
-            training=UNTRAINED,
-            resume=True,
-            **options,
-        )
+        options = options | {"task": task, "out": out, "training": UNTRAINED, "resume": True}
+        prune(dense, data, BUDGETS[kind], **options)
     export(out)
     return out
