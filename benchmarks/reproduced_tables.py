@@ -36,7 +36,9 @@ def parts() -> dict[str, str]:
         if (RESULTS / f"{name}.svg").exists():
             pages.append(f"![{content['heading']}](images/{_picture(name)})")
         pages += [note for note in content["notes"] if counts[note] == 1]
-    return {"reproduced": "\n\n".join([*pages, origin(list(results.values()))])}
+    rows = [row for content in results.values() for row in content.get("rows", [])]
+    made = [one for one in [*results.values(), *rows] if "environment" in one]
+    return {"reproduced": "\n\n".join([*pages, origin(made)])}
 
 
 def pictures() -> dict[str, str]:

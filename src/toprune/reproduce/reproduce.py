@@ -1,5 +1,6 @@
 """Run a table or a figure of the ToP paper, and put its figures beside ours."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from toprune.errors import UserError
 from toprune.report.environment import environment
 from toprune.reproduce import paper as printed
-from toprune.reproduce.case import Case, Options
+from toprune.reproduce.case import Case, Options, describe
 from toprune.reproduce.facts import dataset, settings_rows
 from toprune.reproduce.grid import run_rows
 from toprune.reproduce.latency import padded_latency, predictor_cost
@@ -31,13 +32,15 @@ from toprune.reproduce.targets import FEW_SPARSITIES, Row, Shape, Target, choose
 from toprune.training.settings import OPTIMISTIC
 
 Content = dict[str, Any]
+SETTINGS = ("scale", "recipe", "select", "count", "seed", "model", "masks")  # of a table's rows
 TINY = "Random weights and made data: this shows that the target runs, and nothing about the paper."
 
 
 def reproduce(name: str, task: str | None, options: Options, rows: Sequence[int] = ()) -> Result:
     """Run a target and write its files into `options.out`.
 
-    Call it again to resume it; targets with the same `out` share their runs.
+    Call it again to resume it; targets with the same `out` share their runs. Rows that the file of
+    the target already has stay in it, if their settings were the same.
 
     Args:
         name: of the target, like `table2`.
@@ -66,6 +69,8 @@ def reproduce(name: str, task: str | None, options: Options, rows: Sequence[int]
         "select": options.select,
         "count": options.count,
         "seed": case.seed,
+        "model": None if options.model is None else describe(options.model),
+        "masks": options.masks,
     }
     result = _MAKERS[target.shape](case, target, chosen, content)
     result.content["environment"] = environment()
@@ -81,9 +86,26 @@ def reproduce(name: str, task: str | None, options: Options, rows: Sequence[int]
     return result
 
 
+def _with_earlier(
+    case: Case, target: Target, rows: Sequence[Row], content: Content
+) -> list[Content]:
+    """The results of these rows, and of others that an earlier call left in the same file.
+
+    An earlier row brings its environment, because it may be of another machine or commit.
+    """
+    results = run_rows(case, rows)
+    path = case.options.out / f"{target.name}-{case.paper.name}.json"
+    earlier: Content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if earlier and all(earlier.get(key, content[key]) == content[key] for key in SETTINGS):
+        asked = {row.number for row in rows}
+        origin = {"environment": earlier["environment"]}
+        results += [origin | row for row in earlier["rows"] if row["row"] not in asked]
+    return sorted(results, key=lambda row: row["row"])
+
+
 def _scores(case: Case, target: Target, rows: Sequence[Row], content: Content) -> Result:
     """Tables 2 to 5."""
-    results = run_rows(case, rows)
+    results = _with_earlier(case, target, rows, content)
     content["rows"] = results
     notes = [_about_scores(case, results), counting_note(case.options.count)]
     notes += [f"Row {row['row']}: {row['note']}." for row in results if row["note"]]
@@ -107,17 +129,18 @@ def _about_scores(case: Case, results: Sequence[dict[str, Any]]) -> str:
 
 def _sparsities(case: Case, target: Target, rows: Sequence[Row], content: Content) -> Result:
     """Figure 4."""
-    results = run_rows(case, rows)
+    results = _with_earlier(case, target, rows, content)
     content["rows"] = results
-    header = ["run", "FLOPs sparsity", "score", *COUNTED.values()]
+    header = ["run", "FLOPs sparsity", "dense", "score", *COUNTED.values()]
     table = [header]
     for row in results:
         ours = row["ours"]
         if "error" in ours:
-            table.append([row["name"], row["budget"], f"none: {ours['error']}", *[EMPTY] * 4])
+            table.append([row["name"], row["budget"], f"none: {ours['error']}", *[EMPTY] * 5])
             continue
         counts = [number(ours["reductions"][key], ".2f", "x") for key in COUNTED]
-        table.append([row["name"], row["budget"], with_interval(ours), *counts])
+        dense = number(ours["dense"]["value"])
+        table.append([row["name"], row["budget"], dense, with_interval(ours), *counts])
     notes = [
         _about_scores(case, results),
         f"The paper's curves as numbers: {ABSENT}; its points for ToP are in table 2 or 3.",
@@ -128,7 +151,7 @@ def _sparsities(case: Case, target: Target, rows: Sequence[Row], content: Conten
 
 def _kept(case: Case, target: Target, rows: Sequence[Row], content: Content) -> Result:
     """Figure 5."""
-    results = run_rows(case, rows)
+    results = _with_earlier(case, target, rows, content)
     content["rows"] = results
     notes = [
         "Tokens that enter each layer, for a text of mean length.",
