@@ -98,9 +98,13 @@ def test_bfloat16_is_trained_as_float32_is(share: float, monkeypatch: pytest.Mon
         q, k, v = (x.to(dtype).requires_grad_() for x in random_heads())
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             context, _ = attend(q, k, v, tokens)
-        assert context.dtype == dtype
+            scored, received = attend(q, k, v, tokens, scored=True)
+        assert context.dtype == scored.dtype == dtype
+        assert received is not None
+        torch.testing.assert_close(scored * live, context * live)
         grads = torch.autograd.grad((context * live).square().sum(), (q, k, v))
-        outputs.append((context * live, *grads))
+        score_grads = torch.autograd.grad(received.square().sum(), (q, k))
+        outputs.append((context * live, received.float(), *grads, *score_grads))
     for single, half in zip(*outputs, strict=True):
         torch.testing.assert_close(half.float(), single, atol=0.08, rtol=0.05)
     assert dtypes == [torch.float32]
@@ -114,8 +118,19 @@ def test_attention_in_blocks_is_attention(block: int, monkeypatch: pytest.Monkey
     q, k, v = (x.flatten(0, 1).requires_grad_() for x in random_heads())
     bias = torch.randn(len(q), 1, K, dtype=torch.float64, requires_grad=True)
     context = (q @ k.transpose(1, 2) + bias).softmax(-1) @ v
-    torch.testing.assert_close(InBlocks.apply(q, k, v, bias), context)
-    assert torch.autograd.gradcheck(InBlocks.apply, (q, k, v, bias))
+    torch.testing.assert_close(InBlocks.apply(q, k, v, bias)[0], context)
+    assert torch.autograd.gradcheck(lambda *x: InBlocks.apply(*x)[0], (q, k, v, bias))
+
+
+def test_attention_in_blocks_scores_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attention received, and its gradient, which the ranking distillation needs."""
+    monkeypatch.setattr(attention, "BLOCK", 70)
+    q, k, v = (x.flatten(0, 1).requires_grad_() for x in random_heads())
+    bias = torch.randn(len(q), 1, K, dtype=torch.float64, requires_grad=True)
+    share = torch.rand(len(q), 1, K, dtype=torch.float64)
+    received = share @ (q @ k.transpose(1, 2) + bias).softmax(-1)
+    torch.testing.assert_close(InBlocks.apply(q, k, v, bias, share)[1], received)
+    assert torch.autograd.gradcheck(lambda *x: InBlocks.apply(*x, share), (q, k, v, bias))
 
 
 @given(st.integers(0, 999))

@@ -4,7 +4,7 @@ One function for every execution: fused where no probabilities are needed, expli
 a soft key weight needs them.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -67,8 +67,8 @@ def attend(
         )
         return context, None
     scaled_by = q.shape[-1] ** -0.5 if scale is None else scale
-    if not scored and position_bias is None and dropout == 0 and _slow_fused(q):
-        return _attend_in_blocks(q * scaled_by, k, v, bias), None
+    if position_bias is None and dropout == 0 and _slow_fused(q):
+        return _attend_in_blocks(q * scaled_by, k, v, bias, tokens if scored else None)
     logits = q @ k.transpose(-1, -2) * scaled_by
     p = (logits if bias is None else logits + bias).softmax(-1)  # (B, H, Q, K)
     received = _received(p, tokens) if scored else None
@@ -81,42 +81,64 @@ def _slow_fused(q: Tensor) -> bool:
     return q.dtype == torch.bfloat16 and q.device.type == "cpu"
 
 
-def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """Attention (B, H, Q, d) with scaled queries; bias (B, 1, 1, K) as of `key_bias`."""
+def _attend_in_blocks(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scored: Tokens | None
+) -> tuple[Tensor, Tensor | None]:
+    """Attention (B, H, Q, d) with scaled queries, and the attention that the `scored` tokens
+    receive; bias (B, 1, 1, K) as of `key_bias`."""
     texts, heads = q.shape[:2]
     if bias is None:
         bias = q.new_zeros(texts, 1, 1, k.shape[2])
-    flat = bias.to(q.dtype).expand(-1, heads, -1, -1).flatten(0, 1)  # (B * H, 1, K)
-    context: Any = InBlocks.apply(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat)
-    return context.unflatten(0, (texts, heads))
+    key_biases = bias.to(q.dtype).expand(-1, heads, -1, -1).flatten(0, 1)  # (B * H, 1, K)
+    share = None if scored is None else scored.alive / scored.alive.sum(1, keepdim=True)  # (B, Q)
+    if share is not None:
+        share = share.to(q.dtype).repeat_interleave(heads, 0).unsqueeze(1)  # (B * H, 1, Q)
+    rows = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), key_biases, share)
+    context, received = cast(tuple[Tensor, Tensor | None], InBlocks.apply(*rows))
+    if received is not None:
+        received = received.unflatten(0, (texts, heads)).float().mean((1, 2))
+    return context.unflatten(0, (texts, heads)), received
 
 
 class InBlocks(torch.autograd.Function):
     """Softmax attention, a few heads at a time, so that probabilities stay in the cache. The
-    backward pass computes them again: to store them would take most of the memory of a step."""
+    backward pass computes them again: to store them would take most of the memory of a step.
+
+    `share` (B * H, 1, Q) is the weight of each query in the attention that a token receives from
+    a head, the second result (B * H, 1, K); None: nothing is scored.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(q, k, v, bias)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, share: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.save_for_backward(q, k, v, bias, share)
         context = torch.empty_like(q)
+        received = None if share is None else torch.empty_like(bias)
         for block in InBlocks.blocks(q, k):
             p = InBlocks.probabilities(q[block], k[block], bias[block])
             torch.bmm(p, v[block], out=context[block])
-        return context
+            if share is not None and received is not None:
+                torch.bmm(share[block], p, out=received[block])
+        return context, received
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
-        q, k, v, bias = ctx.saved_tensors
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradient: Tensor, received_gradient: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, share = ctx.saved_tensors
         dq, dk, dv, dbias = (torch.empty_like(x) for x in (q, k, v, bias))
         for block in InBlocks.blocks(q, k):
             p, g = InBlocks.probabilities(q[block], k[block], bias[block]), gradient[block]
             torch.bmm(p.transpose(1, 2), g, out=dv[block])
             dp = torch.bmm(g, v[block].transpose(1, 2))  # (heads, Q, K)
+            if share is not None:
+                dp.baddbmm_(share[block].transpose(1, 2), received_gradient[block])
             dlogits = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
             torch.sum(dlogits, 1, keepdim=True, out=dbias[block])
             torch.bmm(dlogits, k[block], out=dq[block])
             torch.bmm(dlogits.transpose(1, 2), q[block], out=dk[block])
-        return dq, dk, dv, dbias
+        return dq, dk, dv, dbias, None
 
     @staticmethod
     def blocks(q: Tensor, k: Tensor) -> list[slice]:
