@@ -95,6 +95,7 @@ RIVALS = {
     "power_bert": "PoWER-BERT",
     "tr_bert": "TR-BERT",
     "adapler": "AdapLeR",
+    "lot": "LoT",
 }
 
 

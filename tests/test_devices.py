@@ -193,7 +193,7 @@ def test_prune_by_every_score(score: Score, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("method", ["top", "cofi", "adapler", "ltp"])
+@pytest.mark.parametrize("method", ["top", "cofi", "adapler", "lot", "ltp"])
 def test_without_training(method: str, tmp_path: Path) -> None:
     training = Training(soft_epochs=0, hard_epochs=0, bf16=False)
     pruned("classify", tmp_path / "out", method, training=training)

@@ -58,7 +58,17 @@ FOREIGN |= {"--shape", "--batch_size", "--model_name", "--model_path", "--rest_p
 FOREIGN |= {"--install-completion"}  # typer's own, of toprune itself
 # Fields that no bundle has which the docs' commands make: of other methods, of a GLUE export, of a
 # budget in milliseconds, or of bench with another exporter's file.
-RARE = ("front", "kept", "predictor", "threshold", "glue", "time", "dense_onnx", "prompts")
+RARE = (
+    "front",
+    "kept",
+    "predictor",
+    "returns",
+    "threshold",
+    "glue",
+    "time",
+    "dense_onnx",
+    "prompts",
+)
 
 
 @dataclass(frozen=True)

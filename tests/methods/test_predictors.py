@@ -1,5 +1,5 @@
 """Networks that choose tokens: Transkimmer's and TR-BERT's formulas by hand, one choice in every
-execution, a bundle that brings them along. AdapLeR's formulas are in test_adapler.py."""
+execution, a bundle that brings them along. AdapLeR's and LoT's are in files of their own."""
 
 import copy
 import math
@@ -26,6 +26,7 @@ from toprune.errors import UserError
 from toprune.export.export import export
 from toprune.methods.adapler import AdapLeR, divergence
 from toprune.methods.common import Predictors, fit
+from toprune.methods.lot import Lot
 from toprune.methods.tr_bert import Draw, PolicyGradient, TrBert, advantage, chosen, saliency
 from toprune.methods.transkimmer import Transkimmer, drawn
 from toprune.models.families import sizes_of
@@ -305,7 +306,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", [Transkimmer(), TrBert(samples=4), AdapLeR()])
+@pytest.mark.parametrize("method", [Transkimmer(), TrBert(samples=4), AdapLeR(), Lot()])
 def test_networks_and_weights_are_trained_together(
     dense: Path, method: Method, tmp_path: Path
 ) -> None:

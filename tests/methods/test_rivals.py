@@ -39,6 +39,7 @@ ACCURACY = {
     "transkimmer": 0.9,
     "tr_bert": 0.9,
     "adapler": 0.9,
+    "lot": 0.9,
     "lat": 0.9,
     "calibrate": 0.9,
     "random": 0.5,

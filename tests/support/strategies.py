@@ -47,6 +47,8 @@ def plans(draw: Any, family: str, **fields: Any) -> Plan:
     keeps = draw(st.lists(ratios, min_size=len(layers), max_size=len(layers)))
     score: Score = draw(st.sampled_from(get_args(Score)))
     probe = probe_for(score, len(layers), draw(st.integers(0, 9)))
+    predicted = score == "predicted" and bool(layers)
+    may_return = predicted and fields.get("restore", "none") == "none"
     return Plan(
         family=family,
         n_layers=LAYERS,
@@ -54,7 +56,8 @@ def plans(draw: Any, family: str, **fields: Any) -> Plan:
         score=score,
         steps=tuple(map(Step, layers, sorted(keeps, reverse=True))),
         probe=probe,
-        predictor=INNER if score == "predicted" and layers else None,
+        predictor=INNER if predicted else None,
+        returns=may_return and draw(st.booleans()),
         protect=draw(st.sampled_from(PROTECTED)),
         protect_until=draw(st.sampled_from((None, SEP))),
         min_tokens=draw(st.integers(1, 5)),

@@ -81,6 +81,9 @@ class PackedRun:
         self.sorted = False  # by a ranking that stays
         self.total: Tensor | None = None  # (N,) attention received so far, where that is the score
         self.left: list[tuple[Tensor, Tensor]] = []  # (states, index) before each drop
+        # where tokens that have left may return: the last states (N, D) of all tokens, the numbers
+        # of those that go on, and the layout, index, positions and protection of all
+        self.everyone: tuple[Tensor, Tensor, Layout, Tensor, Tensor, Tensor | None] | None = None
 
     def layer(self, module: Layer, i: int, hidden: Tensor) -> Tensor:
         """Compute one layer on packed rows (N, D). The first layer gets the padded batch (B, S, D);
@@ -101,6 +104,8 @@ class PackedRun:
             state = self._drop_by_attention(module, i, x, step)
         elif self.sorted:
             state = self._drop_the_end(module, i, x, step)
+        elif self.plan.returns:
+            state = self._choose_again(module, i, x, step)
         else:
             state = self._drop_by_state(module, i, x, step)
         return self.family.feed_forward(module, state)
@@ -108,7 +113,7 @@ class PackedRun:
     def _drops_nothing(self, step: Step) -> bool:
         """Whether a step keeps the share that the step before left, and so the same tokens."""
         steps, at = self.plan.steps, self.plan.steps.index(step)
-        varies = self.keep is not None or step.threshold is not None
+        varies = self.keep is not None or step.threshold is not None or self.plan.returns
         return at > 0 and not varies and step.keep == steps[at - 1].keep
 
     def convolve(self, module: Any, embeddings: Tensor, states: Tensor) -> Tensor:
@@ -170,6 +175,19 @@ class PackedRun:
         new = Layout.of(self._counts(step, scores))
         self.sorted = self.plan.score in ONCE
         return self._move(state, layout.first.unsqueeze(1) + self._rank(scores, new), new)
+
+    def _choose_again(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
+        """Choose among all tokens of the texts, each with the state after its last attention."""
+        state = self._attend(module, i, x)
+        if self.everyone is not None:
+            states, numbers, self.layout, self.index, self.positions, self.protected = self.everyone
+            state = states.index_put((numbers,), state)
+        everyone = self.layout, self.index, self.positions, self.protected
+        scores = self._state_scores(state, i)
+        new = Layout.of(self._counts(step, scores))
+        rows = self.layout.first.unsqueeze(1) + self._rank(scores, new)
+        self.everyone = state, rows.reshape(-1)[new.live], *everyone
+        return self._move(state, rows, new)
 
     def _drop_the_end(self, module: Layer, i: int, x: Tensor, step: Step) -> Tensor:
         """Rows are sorted, so it is known before attention which stay: the others are only keys and

@@ -12,6 +12,7 @@ from toprune.methods.cofi.cofi import Cofi
 from toprune.methods.drop_layers import DropLayers
 from toprune.methods.joint import Joint
 from toprune.methods.lat import Lat
+from toprune.methods.lot import Lot
 from toprune.methods.ltp import Ltp
 from toprune.methods.pool import Pool
 from toprune.methods.power_bert import PowerBert
@@ -32,6 +33,7 @@ METHODS: dict[str, Any] = {
         Transkimmer,
         TrBert,
         AdapLeR,
+        Lot,
         Calibrate,
         Random,
         Truncate,

@@ -129,7 +129,12 @@ class Predictors(Coefficient):
 
 
 def plan_to_budget(
-    job: Job, layers: Sequence[int], inner: int, odds: Sequence[float] | None = None
+    job: Job,
+    layers: Sequence[int],
+    inner: int,
+    odds: Sequence[float] | None = None,
+    *,
+    returns: bool = False,
 ) -> Plan:
     """A plan whose networks keep tokens at these odds or more (default: one); one factor of the
     odds is then bisected until the texts execute the budget on average."""
@@ -137,7 +142,7 @@ def plan_to_budget(
     steps = tuple(
         Step(layer, Fraction(1), value) for layer, value in zip(layers, thresholds, strict=True)
     )
-    plan = replace(job.blank(), steps=steps, predictor=inner)
+    plan = replace(job.blank(), steps=steps, predictor=inner, returns=returns)
     batches = job.sample_batches(CALIBRATION_TEXTS)
     return meet(job.model, plan, batches, job.cost, job.budget)
 

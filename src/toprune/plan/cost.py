@@ -198,8 +198,9 @@ def example_cost(cost: Cost, entering: Sequence[int], restore: Restore) -> Numbe
 
 
 def step_cost(cost: Cost, plan: Plan, tokens: Sequence[Number]) -> Number:
-    """Sum the cost of a plan's steps where `tokens` enter each layer."""
-    reaching = [tokens[step.layer] for step in plan.steps]
+    """Sum the cost of a plan's steps where `tokens` enter each layer. Where tokens may return, all
+    of them are scored at every step."""
+    reaching = [tokens[0 if plan.returns else step.layer] for step in plan.steps]
     return cost.ranking(plan.score, reaching, plan.predictor)
 
 

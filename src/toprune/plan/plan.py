@@ -38,6 +38,7 @@ _STEP_FIELDS: dict[str, tuple[type, ...]] = {
 _OPTIONAL: dict[str, tuple[type, ...]] = {
     "probe": (list, NoneType),
     "predictor": (int, NoneType),
+    "returns": (bool,),
     "protect": (list,),
     "protect_until": (int, NoneType),
     "min_tokens": (int,),
@@ -112,6 +113,8 @@ class Plan:
         probe: (D,) the vector whose product with a token's state is its score; for the score
             "probes" (steps * D,), one vector for each step.
         predictor: inner width of the networks that score tokens, one network for each step.
+        returns: whether each step of such networks chooses among all tokens of the text, so that
+            one that has left may come back, with the state that it left with.
         protect: ids of tokens that always stay.
         protect_until: id of a token. Everything up to its first occurrence stays: for the separator
             this is the whole first text of a pair. A text without this token stays whole.
@@ -129,6 +132,7 @@ class Plan:
     steps: tuple[Step, ...]
     probe: tuple[float, ...] | None = None
     predictor: int | None = None
+    returns: bool = False
     protect: tuple[int, ...] = ()
     protect_until: int | None = None
     min_tokens: int = 2
@@ -187,6 +191,10 @@ class Plan:
         _require(
             all(value is None or value > 0 for value in odds),
             "thresholds of the score predicted are odds; they must be positive",
+        )
+        _require(
+            not self.returns or (self.score == "predicted" and self.restore == "none"),
+            "tokens can return only with the score predicted, for heads that read the first token",
         )
         if self.predictor is None:
             _require(
@@ -285,8 +293,9 @@ class Plan:
             for step in self.steps
         ]
         fields = {"schema": self.schema} | vars(self) | {"steps": steps}
-        if self.predictor is None:  # few plans have one; older versions read the others
-            del fields["predictor"]
+        for name in ("predictor", "returns"):  # few plans have them; older versions read the others
+            if not fields[name]:
+                del fields[name]
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -327,6 +336,8 @@ class Plan:
         ]
         if self.protect_until is not None:
             lines.append(f"  the first text stays: all up to the first token {self.protect_until}")
+        if self.returns:
+            lines.append("  tokens that have left may return in a later layer")
         for step in self.steps:
             share = f"{float(step.keep):.1%}"
             line = f"  layer {step.layer + 1:2d} keeps {share:>6} of the original tokens"

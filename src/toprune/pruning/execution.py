@@ -142,6 +142,8 @@ def _apply(drop: Drop | None, states: Tensor) -> Tensor:
     """(B, K, D) -> (B, k, D)"""
     if drop is None:
         return states
+    if drop.states is not None:
+        return drop.states
     if drop.place is not None:
         return merge(states, drop.place, drop.tokens.alive.shape[1])
     kept = states if drop.rows is None else take(states, drop.rows)

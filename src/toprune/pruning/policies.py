@@ -27,6 +27,8 @@ from toprune.pruning.tokens import (
     mask_top,
     order,
     ranks,
+    restore,
+    take,
 )
 
 
@@ -68,6 +70,7 @@ class Drop:
     tokens: Tokens  # the tokens of these rows
     scale: Tensor | None = None  # (B, k): their states are multiplied by this
     place: Tensor | None = None  # (B, K): rows are merged; each goes to this one of k, or nowhere
+    states: Tensor | None = None  # (B, k, D): go on with these, in place of rows of those at hand
 
 
 class Policy(Protocol):
@@ -157,13 +160,15 @@ class Follow(Policy):
         self.probes = {layer: torch.tensor(probe) for layer, probe in plan.probes.items()}  # (D,)
         # scores (B, K) and their tokens, at every ranking of a pass that is trained
         self.rankings: list[tuple[Tensor, Tokens]] = []
+        # all tokens with their last states (B, K, D), where those that have left may return
+        self.everyone: tuple[Tensor, Tokens] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts afresh, as that of a `Run` does."""
-        return vars(self) | {"rankings": []}
+        return vars(self) | {"rankings": [], "everyone": None}
 
     def begin(self) -> None:
-        self.rankings = []
+        self.rankings, self.everyone = [], None
 
     def scored(self, layer: int) -> bool:
         if self.plan.score == "accumulated":
@@ -189,6 +194,14 @@ class Follow(Policy):
         alive = tokens.alive.sum(1)  # an adaptive step may have left fewer than this one allows
         return torch.minimum(k.clamp_min(self.plan.min_tokens).maximum(protected), alive)
 
+    def _call_back(self, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+        """All tokens with their last states; `state` is that of the tokens at hand."""
+        if self.everyone is not None:
+            states, all_tokens = self.everyone
+            state, tokens = restore(states, state, tokens), all_tokens
+        self.everyone = state, tokens
+        return state, tokens
+
     def _merge(self, tokens: Tokens, k: Tensor, size: int) -> Drop:
         place = groups(tokens, k, size)
         if self.gather:
@@ -204,6 +217,8 @@ class Follow(Policy):
         step = self.steps.get(layer)
         if step is None:
             return None if tokens.total is None else Drop(None, tokens)
+        if self.plan.returns:
+            state, tokens = self._call_back(state, tokens)
         k = self._count(step, tokens)
         if self.plan.score == "pooled":
             return self._merge(tokens, k, int(k.max()))
@@ -222,10 +237,12 @@ class Follow(Policy):
             rank = None if self.gather else ranks(rows)
         if not self.gather:
             assert rank is not None
-            return Drop(None, mask_top(tokens, rank, k, remember=once))
+            states = state if self.plan.returns else None
+            return Drop(None, mask_top(tokens, rank, k, remember=once), states=states)
         size = int(k.max())
         kept = keep_top(tokens, rows, k, size, remember=once)
-        return Drop(size if isinstance(rows, int) else rows[:, :size], kept)
+        at = size if isinstance(rows, int) else rows[:, :size]
+        return Drop(at, kept, states=take(state, at) if self.plan.returns else None)
 
 
 def _check_finite(scores: Tensor, tokens: Tokens, layer: int) -> None:

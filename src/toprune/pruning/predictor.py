@@ -1,5 +1,5 @@
-"""Small networks that read a token's state and predict whether it stays. Transkimmer, TR-BERT and
-AdapLeR rank by them; there is one at every layer that drops tokens.
+"""Small networks that read a token's state and predict whether it stays. Transkimmer, TR-BERT,
+AdapLeR and LoT rank by them; there is one at every layer that drops tokens.
 
 They are part of the model: their weights are trained, saved, loaded and hashed with those of the
 model, under a name that transformers ignores. Their cost is counted (`Sizes.ranking`).
