@@ -6,7 +6,6 @@ python benchmarks/table.py
 """
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,15 @@ def parts() -> dict[str, str]:
     results = _load()
     if not results:
         return {"reproduced": "No result files yet."}
-    notes = {(note, one["dataset"]) for one in results.values() for note in one["notes"]}
-    counts = Counter(note for note, _ in sorted(notes))
-    pages = [note for note, count in counts.items() if count > 1]  # once, for all datasets
+    pages: list[str] = []
+    told: set[tuple[str, str]] = set()  # a note stands under the first dataset of its target
     for name, content in results.items():
         pages += [f"### {content['heading']}", markdown(content["table"], content["names"])]
         if (RESULTS / f"{name}.svg").exists():
             pages.append(f"![{content['heading']}](images/{_picture(name)})")
-        pages += [note for note in content["notes"] if counts[note] == 1]
+        notes = [note for note in content["notes"] if (content["target"], note) not in told]
+        pages += notes
+        told |= {(content["target"], note) for note in notes}
     rows = [row for content in results.values() for row in content.get("rows", [])]
     made = [one for one in [*results.values(), *rows] if "environment" in one]
     return {"reproduced": "\n\n".join([*pages, origin(made)])}
