@@ -1,5 +1,5 @@
-"""Masks for heads that read every token: learned when they are asked for, and what is used instead
-is told."""
+"""What `top` prints: heads that read every token get a schedule in place of masks, unless masks
+are asked for; short texts lose less with `joint`."""
 
 from typing import Any
 
@@ -128,3 +128,35 @@ def test_best_dev_needs_labels_and_top() -> None:
         toprune.prune(
             make_model(), rows, "2x", tokenizer=make_tokenizer(), training=training, method="ltp"
         )
+
+
+@pytest.mark.parametrize(
+    ("family", "budget", "method", "words", "named"),
+    [
+        ("bert", "2x", "top", 12, True),
+        ("bert", "1.5x", "top", 12, False),  # little to lose
+        ("bert", "2x", "top", 50, False),  # enough tokens
+        ("distilbert", "2x", "top", 12, False),  # weights that cannot be cut
+        ("bert", "2x", "joint", 12, False),  # its second half is a run of `top`
+    ],
+)
+def test_short_texts_are_pointed_to_joint(
+    family: str,
+    budget: str,
+    method: str,
+    words: int,
+    named: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toprune.methods.top.SHORT", 40)  # the model reads 66 tokens
+    texts = [" ".join(f"w{(i + j) % 60}" for j in range(words)) for i in range(12)]
+    toprune.prune(
+        make_model(family),
+        {"train": [{"text": text} for text in texts]},
+        budget,
+        tokenizer=make_tokenizer(),
+        method=method,
+        training=Training(soft_epochs=0, hard_epochs=0),
+    )
+    assert ("--method joint" in " ".join(capsys.readouterr().err.split())) == named
