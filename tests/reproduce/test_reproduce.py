@@ -15,7 +15,9 @@ from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenize
 from transformers import AutoModelForSequenceClassification as Classifier
 
 from support.commands import call, refused
+from toprune.compare import executors
 from toprune.errors import UserError
+from toprune.io.ray import cluster
 from toprune.reproduce import grid
 from toprune.reproduce.case import Case, Options
 from toprune.reproduce.paper import published, settings, task_names
@@ -161,6 +163,19 @@ def test_table_2_and_a_second_call_repeats_nothing(options: Options) -> None:
     check_files(again, options, svg=True)
     other = reproduce("table2", "mrpc", replace(options, count="paper"), rows=[2])
     assert [row["row"] for row in other.content["rows"]] == [2]  # another setting: a new table
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_rows(options: Options, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    here = reproduce("table2", "mrpc", options, rows=[2, 4]).content
+    with cluster(None, 2):
+        there = replace(options, out=tmp_path / "there", engine=executors.on_ray())
+        rows = reproduce("table2", "mrpc", there, rows=[2, 4]).content["rows"]
+    for row in rows:
+        (same,) = (one for one in here["rows"] if one["row"] == row["row"])
+        for key in ("score", "dense", "reductions", "kept_per_layer"):
+            assert row["ours"][key] == same["ours"][key]
 
 
 def test_the_budgets_of_sst2_are_for_the_sentences_of_dev(options: Options) -> None:
