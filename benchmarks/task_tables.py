@@ -122,13 +122,14 @@ def headline_row(name: str) -> str:
     title, metric = TITLES[run["name"]]
     gap = run["difference"][metric]
     low, high = 100 * gap["low"], 100 * gap["high"]
+    by = ", `joint`" if run.get("method") == "joint" else ""
     cells = [
-        f"{title} ({metric})",
+        f"{title} ({metric}){by}",
         f"{run['budget']['executed']['unpadded']:.1f}x",
         f"{100 * run['dense'][metric]['value']:.1f}",
         f"{100 * run['pruned'][metric]['value']:.1f}",
         f"{100 * gap['value']:+.1f} ({low:+.1f} to {high:+.1f})",
-        *(_faster(run, *pair).partition(" ")[0] for pair in PAIRS),
+        *(_faster(run, *pair).partition(" ")[0] if "latency" in run else "" for pair in PAIRS),
     ]
     return f"| {' | '.join(cells)} |"
 
