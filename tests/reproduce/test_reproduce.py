@@ -231,6 +231,10 @@ def test_table_3_learns_masks_for_answers(options: Options) -> None:
     result = reproduce("table3", "squad", options, rows=[1])
     (row,) = result.content["rows"]
     check_counts(row)
+    dense, score = row["ours"]["metrics"]["best_f1"]
+    assert dense >= row["ours"]["dense"]["value"]
+    assert score >= row["ours"]["score"]["value"]
+    assert f"prints it: ToP {score:.1f} (dense {dense:.1f})." in result.markdown()
     report = json.loads((Path(row["ours"]["bundle"]) / "report.json").read_text())
     assert any("gate_0" in line for line in report["log"])
     assert report["budget"]["expected"] is not None

@@ -108,6 +108,7 @@ def _scores(case: Case, target: Target, rows: Sequence[Row], content: Content) -
     results = _with_earlier(case, target, rows, content)
     content["rows"] = results
     notes = [_about_scores(case, results), counting_note(case.options.count)]
+    notes += _best_thresholds(results)
     notes += [f"Row {row['row']}: {row['note']}." for row in results if row["note"]]
     title = f"{target.name}, {case.paper.title}"
     return Result(content, score_table(results), 2, notes, score_chart(results, title))
@@ -125,6 +126,24 @@ def _about_scores(case: Case, results: Sequence[dict[str, Any]]) -> str:
         f"dense. Models: {models}. Inputs are padded to {ours['max_length']} tokens where a count "
         "is."
     )
+
+
+def _best_thresholds(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Questions without an answer: the scores that no threshold of the training texts limits."""
+    best = {
+        row["name"]: row["ours"]["metrics"]["best_f1"]
+        for row in done(results)
+        if "best_f1" in row["ours"].get("metrics", {})  # files of before have one metric
+    }
+    if not best:
+        return []
+    scores = ", ".join(
+        f"{name} {score:.1f} (dense {dense:.1f})" for name, (dense, score) in best.items()
+    )
+    return [
+        "A threshold decides that there is no answer; it is chosen on training texts. With the one "
+        f"that is best on these examples, as SQuAD's official script prints it: {scores}."
+    ]
 
 
 def _sparsities(case: Case, target: Target, rows: Sequence[Row], content: Content) -> Result:
