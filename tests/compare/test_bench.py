@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
@@ -30,9 +31,10 @@ from toprune.compare.verdict import verdict
 from toprune.errors import UserError
 from toprune.export import openvino
 from toprune.export.export import export
-from toprune.models.families import sizes_of
+from toprune.models.families import family_of, sizes_of
+from toprune.models.slim import Kept, cut
 from toprune.plan.budget import Lengths
-from toprune.plan.cost import reduction
+from toprune.plan.cost import Sizes, reduction
 from toprune.plan.plan import Plan, Step
 from toprune.report import terminal as tables
 from toprune.run.manifest import OPENVINO_INT8, PLACE
@@ -48,11 +50,14 @@ PLAN = Plan(
     (Step(0, Fraction(1, 2)), Step(2, Fraction(1, 10))),
     protect=(PROTECTED,),
 )
+WHOLE = sizes_of(make_model())
 TEXTS = ["w1 " * count for count in range(1, 61)]  # 3 to 62 tokens
 
 
-def write_bundle(folder: Path, *, int8: bool = False, plan: Plan | None = PLAN) -> Path:
-    Bundle(make_model(), make_tokenizer(), plan, {"max_length": LONGEST}).save(folder)
+def write_bundle(
+    folder: Path, *, int8: bool = False, plan: Plan | None = PLAN, model: Any = None
+) -> Path:
+    Bundle(model or make_model(), make_tokenizer(), plan, {"max_length": LONGEST}).save(folder)
     export(folder, int8=int8)
     return folder
 
@@ -73,6 +78,7 @@ class Fakes:
     def __init__(self):
         self.now = 0.0
         self.written: list[tuple[Plan, Path]] = []
+        self.sizes: list[Sizes] = []
         self.quantized: list[tuple[Path, Path]] = []
         self.opened: list[tuple[Path, int]] = []
         self.fed: list[tuple[Path, dict[str, np.ndarray]]] = []
@@ -84,6 +90,7 @@ class Fakes:
         assert outputs == ("logits",)
         assert path.parent.is_dir()
         self.written.append((plan, path))
+        self.sizes.append(sizes_of(model))
 
     def quantize(self, source: Path, target: Path) -> None:
         assert target.parent.is_dir()
@@ -185,6 +192,31 @@ def test_the_dense_partner_has_no_steps(bundle: Path, fakes: Fakes):
     assert not path.is_relative_to(bundle)
     assert not path.parent.exists()
     assert [source.parent.name for source, _ in fakes.quantized] == ["dense fp32", "onnx"]
+
+
+def half_of(model: Any) -> Any:
+    """The model without every second head and FFN column."""
+    config, layers = model.config, model.config.num_hidden_layers
+    heads, inner = range(config.num_attention_heads // 2), range(config.intermediate_size // 2)
+    hidden = range(config.hidden_size)
+    cut(model, family_of(model), Kept(range(layers), hidden, [heads] * layers, [inner] * layers))
+    return model
+
+
+@pytest.fixture(params=[PLAN, replace(PLAN, steps=())], ids=["fewer tokens, too", "all tokens"])
+def slim(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "slim", plan=request.param, model=half_of(make_model()))
+
+
+def test_the_dense_partner_of_a_slim_model_has_all_weights(slim: Path, fakes: Fakes):
+    """`joint` and `cofi` take weights away: what counts is the gain over the model before."""
+    row = bench(slim, lengths=[16], rounds=5)["rows"][0]
+    plan, after, before = Plan.load(slim / "plan.json"), sizes_of(half_of(make_model())), WHOLE
+    assert fakes.sizes == [before]
+    alone = reduction(after, plan, Lengths.of([16]), max_length=LONGEST)
+    flops = reduction(after, plan, Lengths.of([16]), max_length=LONGEST, before=before)
+    assert row["flops"] == {"unpadded": flops.unpadded, "padded": flops.padded}
+    assert flops.unpadded > alone.unpadded
 
 
 def test_int8_of_the_bundle(with_int8: Path, fakes: Fakes):

@@ -195,11 +195,13 @@ def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
 def _load(folder: Path) -> "Bundle":
     try:
         from toprune.bundle.bundle import Bundle
+        from toprune.models.shape import ENTRY
 
         bundle = Bundle.load(folder)
     except ModuleNotFoundError as problem:
         raise missing(problem) from problem
-    if bundle.plan is None or not bundle.plan.steps:
+    slim = hasattr(bundle.model.config, ENTRY)
+    if bundle.plan is None or not (bundle.plan.steps or slim):
         raise UserError(f"{folder} drops no tokens, so there is nothing to compare; prune it first")
     return bundle
 
@@ -320,13 +322,15 @@ def _padded(feed: Feeds, length: int) -> Feeds:
 def _reduction(bundle: "Bundle", work: Work, max_length: int) -> Reduction:
     import torch
 
-    from toprune.models.families import sizes_of
+    from toprune.models.families import family_of, sizes_of
+    from toprune.models.shape import without_shape
     from toprune.training.evaluation import entering
 
     model, plan = bundle.model, bundle.plan
     assert plan is not None
     if not plan.adaptive:
-        return reduction(sizes_of(model), plan, work.lengths, max_length=max_length)
+        whole = family_of(model).sizes(without_shape(model.config))
+        return reduction(sizes_of(model), plan, work.lengths, max_length=max_length, before=whole)
     batches = ({name: torch.from_numpy(x) for name, x in feed.items()} for feed in work.feeds)
     counts = entering(model, plan, ((None, batch) for batch in batches))
     return measured_reduction(sizes_of(model), plan, counts, max_length=max_length)

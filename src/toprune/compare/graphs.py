@@ -99,7 +99,8 @@ def write_graphs(
     *,
     int8: bool,
 ) -> dict[str, Path]:
-    """Write the missing graphs, each into its own folder.
+    """Write the missing graphs, each into its own folder. The dense partner of a slim model has
+    all weights of its layers, at random: they have no effect on time.
 
     Args:
         bundle: whose dense partner is written.
@@ -115,6 +116,7 @@ def write_graphs(
     try:
         from toprune.export.graph import input_names, write_onnx
         from toprune.export.quantize import quantize
+        from toprune.models.shape import shape_of, without_shape
         from toprune.training.job import dense_plan
     except ModuleNotFoundError as problem:
         raise missing(problem) from problem
@@ -126,9 +128,12 @@ def write_graphs(
         paths[name] = folder / name / "model.onnx"
         paths[name].parent.mkdir()
         if name == "dense fp32":
-            dense = dense_plan(bundle.model, bundle.plan.restore)
-            names = input_names(bundle.model.config, bundle.tokenizer)
-            write_onnx(bundle.model, dense, paths[name], names, bundle.task.OUTPUTS)
+            model = bundle.model
+            if shape_of(model.config) is not None:
+                model = type(model)(without_shape(model.config)).eval()
+            dense = dense_plan(model, bundle.plan.restore)
+            names = input_names(model.config, bundle.tokenizer)
+            write_onnx(model, dense, paths[name], names, bundle.task.OUTPUTS)
         else:
             quantize(paths[name.replace("int8", "fp32")], paths[name])
     if f"pruned {OPENVINO}" in paths:

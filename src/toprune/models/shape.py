@@ -3,6 +3,7 @@
 No config of transformers can express that, so the config gets an entry of ours, `toprune_shape`.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -52,6 +53,14 @@ def shape_of(config: Any) -> Shape | None:
             "of the model"
         )
     return Shape(entry["hidden"], tuple(entry["heads"]), tuple(entry["inner"]))
+
+
+def without_shape(config: Any) -> Any:
+    """The config of the model that a slim one was cut from, with the layers that are left."""
+    whole = copy.deepcopy(config)
+    if hasattr(whole, ENTRY):
+        delattr(whole, ENTRY)
+    return whole
 
 
 def _are_counts(values: Any, length: int, limit: int) -> bool:
