@@ -168,7 +168,8 @@ def test_table_2_and_a_second_call_repeats_nothing(options: Options) -> None:
 @pytest.mark.slow
 def test_ray_gives_the_same_rows(options: Options, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    here = reproduce("table2", "mrpc", options, rows=[2, 4]).content
+    alone = replace(options, out=tmp_path / "here")
+    here = reproduce("table2", "mrpc", alone, rows=[2, 4]).content
     with cluster(None, 2):
         there = replace(options, out=tmp_path / "there", engine=executors.on_ray())
         rows = reproduce("table2", "mrpc", there, rows=[2, 4]).content["rows"]
