@@ -183,7 +183,7 @@ def test_routers_learn_from_the_task_and_from_saliency(tmp_path: Path) -> None:
     grads = torch.autograd.grad(out.square().sum(), list(networks.parameters()), retain_graph=True)
     assert all(bool(grad.isfinite().all()) and bool(grad.any()) for grad in grads)
     salient = torch.randn(batch["input_ids"].shape)
-    loss = policy.router_loss(salient)
+    loss = policy.saliency_loss(salient)
     wanted = []
     for routed, tokens in policy.routed:
         live = tokens.alive & ~tokens.protected

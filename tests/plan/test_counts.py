@@ -55,6 +55,11 @@ def test_a_reduction_has_both_counts() -> None:
     assert got.authors_padded == pytest.approx(3 * 2 * 544 / (2 * 244 + short))
     counts = np.array([[4, 2], [4, 2], [2, 2]])
     assert vars(measured_reduction(TINY, HALF, counts, max_length=8)) == pytest.approx(vars(got))
+    slim = replace(TINY, slim=((1, 2), (1, 1)))  # against the model with all columns
+    from_lengths = reduction(slim, HALF, lengths, max_length=8, before=TINY)
+    measured = measured_reduction(slim, HALF, counts, max_length=8, before=TINY)
+    assert vars(measured) == pytest.approx(vars(from_lengths))
+    assert measured.unpadded > got.unpadded
 
 
 def test_a_cost_in_sums_equals_the_count_of_each_text() -> None:

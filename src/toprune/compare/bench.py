@@ -1,7 +1,8 @@
 """Time dense against pruned on this machine: how many times faster is it, and is it worth it?
 
-The dense partner is exported in the same way as the pruned file, so that only the plan differs. All
-of them run in one process and take turns (`timing.interleave`).
+The dense partner is exported in the same way as the pruned file, so that only the plan differs, and
+the weights that `joint` or `cofi` removed. All of them run in one process and take turns
+(`timing.interleave`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -195,12 +196,12 @@ def milliseconds(times: Mapping[str, Seconds], texts: int) -> dict[str, float]:
 def _load(folder: Path) -> "Bundle":
     try:
         from toprune.bundle.bundle import Bundle
-        from toprune.models.shape import ENTRY
+        from toprune.models.shape import shape_of
 
         bundle = Bundle.load(folder)
     except ModuleNotFoundError as problem:
         raise missing(problem) from problem
-    slim = hasattr(bundle.model.config, ENTRY)
+    slim = shape_of(bundle.model.config) is not None
     if bundle.plan is None or not (bundle.plan.steps or slim):
         raise UserError(f"{folder} drops no tokens, so there is nothing to compare; prune it first")
     return bundle
@@ -328,12 +329,12 @@ def _reduction(bundle: "Bundle", work: Work, max_length: int) -> Reduction:
 
     model, plan = bundle.model, bundle.plan
     assert plan is not None
+    whole = family_of(model).sizes(without_shape(model.config))
     if not plan.adaptive:
-        whole = family_of(model).sizes(without_shape(model.config))
         return reduction(sizes_of(model), plan, work.lengths, max_length=max_length, before=whole)
     batches = ({name: torch.from_numpy(x) for name, x in feed.items()} for feed in work.feeds)
     counts = entering(model, plan, ((None, batch) for batch in batches))
-    return measured_reduction(sizes_of(model), plan, counts, max_length=max_length)
+    return measured_reduction(sizes_of(model), plan, counts, max_length=max_length, before=whole)
 
 
 def _row(work: Work, times: dict[str, Seconds], flops: Reduction) -> dict[str, Any]:

@@ -249,7 +249,7 @@ class SoftRemoval(Policy):
 
 
 class Contributions(Learner):
-    """Teaches the predictors, too."""
+    """Teaches the networks of the policy, too: saliency is their target."""
 
     def _selection(self, teacher_scores: Tensor | None) -> dict[str, Tensor]:
         assert teacher_scores is not None

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toprune.errors import UserError
-from toprune.methods.adapler import saliency, saliency_teacher
+from toprune.methods.adapler import Contributions, saliency, saliency_teacher
 from toprune.methods.common import TOKENS, fit_predictors, plan_to_budget
 from toprune.methods.transkimmer import LAMBDA, LARGEST, SPAN, Skimmers, drawn
 from toprune.models.families import sizes_of
@@ -36,7 +36,6 @@ from toprune.pruning.policies import Drop, Policy, Protection
 from toprune.pruning.predictor import add_predictors
 from toprune.pruning.tokens import Tokens
 from toprune.training.job import Job, Method, Outcome
-from toprune.training.learner import Learner
 from toprune.training.probe import Gradients
 from toprune.training.settings import Stage, setting
 from toprune.training.stages import PROBE_TEXTS, fitted_once, soft_stage
@@ -86,7 +85,9 @@ class Lot(Method):
         def end(policy: "Route") -> tuple[Plan, float]:
             return plan(), 1 / (1 - float(policy.selector.sparsity()))
 
-        return soft_stage(job, begin, end, resume=resume, learner=Routing, teacher=saliency_teacher)
+        return soft_stage(
+            job, begin, end, resume=resume, learner=Contributions, teacher=saliency_teacher
+        )
 
 
 # -- which tokens matter -----------------------------------------------------------------------
@@ -167,7 +168,7 @@ class Route(Policy):
         routed = replace(tokens, weight=weight, alive=alive, full=False)
         return Drop(None, routed, states=state)
 
-    def router_loss(self, log_saliency: Tensor) -> Tensor:
+    def saliency_loss(self, log_saliency: Tensor) -> Tensor:
         """The cross entropy against the tokens that matter, mean over routers; (B, S)"""
         losses: list[Tensor] = []
         for logits, tokens in self.routed:
@@ -175,12 +176,3 @@ class Route(Policy):
             target = first_of_mass(log_saliency.exp(), live, self.share).to(logits)
             losses.append(F.binary_cross_entropy_with_logits(logits[live], target[live]))
         return self.settings.weight * torch.stack(losses).mean()
-
-
-class Routing(Learner):
-    """Teaches the routers, too."""
-
-    def _selection(self, teacher_scores: Tensor | None) -> dict[str, Tensor]:
-        assert teacher_scores is not None
-        routers = self.policy.router_loss(teacher_scores[..., 0])
-        return super()._selection(None) | {"routers": routers}

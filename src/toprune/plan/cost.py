@@ -309,7 +309,12 @@ def reduction(
 
 
 def measured_reduction(
-    sizes: Sizes, plan: Plan, entering: NDArray[np.int64], *, max_length: int
+    sizes: Sizes,
+    plan: Plan,
+    entering: NDArray[np.int64],
+    *,
+    max_length: int,
+    before: Sizes | None = None,
 ) -> Reduction:
     """Do the same as `reduction` for an adaptive plan, whose tokens depend on more than the length.
 
@@ -318,17 +323,19 @@ def measured_reduction(
         plan: of the model.
         entering: (N, L) the tokens of each example that entered each layer.
         max_length: length to which inputs would be padded.
+        before: sizes of the dense model, if they differ.
     """
-    count, restore = len(entering), plan.restore
+    stock, count, restore = before or sizes, len(entering), plan.restore
+    whole = np.repeat(entering[:, :1], stock.layers, 1)
     executed = _measured_cost(sizes, plan, entering)
     paper, authors = (
         sum(macs(sizes, row) for row in entering.tolist()) for macs in (paper_macs, authors_macs)
     )
-    paper_padded = count * paper_macs(sizes, [max_length] * sizes.layers)
+    paper_padded = count * paper_macs(stock, [max_length] * stock.layers)
     return Reduction(
-        unpadded=measured_ratio(sizes, plan, entering),
-        padded=count * dense_macs(sizes, max_length, restore) / executed,
-        paper=sum(paper_macs(sizes, [n] * sizes.layers) for n in entering[:, 0].tolist()) / paper,
+        unpadded=_layers_cost(stock, whole, restore) / executed,
+        padded=count * dense_macs(stock, max_length, restore) / executed,
+        paper=sum(paper_macs(stock, row) for row in whole.tolist()) / paper,
         paper_padded=paper_padded / paper,
         authors_padded=paper_padded / authors,
     )

@@ -138,7 +138,7 @@ def _result(case: Case, row: Row, result: Result, folder: Path) -> dict[str, Any
     for name, part in (("dense", "dense"), ("score", "pruned"), ("difference", "difference")):
         figure = result[part][metric]
         ours[name] = {key: 100 * figure[key] for key in ("value", "low", "high") if key in figure}
-    ours["metrics"] = {  # all of the task: dense, score
+    ours["metrics"] = {  # every metric of the task: dense, score
         name: [100 * result[part][name]["value"] for part in ("dense", "pruned")]
         for name in result["pruned"]
     }

@@ -129,7 +129,7 @@ def _about_scores(case: Case, results: Sequence[dict[str, Any]]) -> str:
 
 
 def _best_thresholds(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Questions without an answer: the scores that no threshold of the training texts limits."""
+    """A note where questions may have no answer: each model's score with its best threshold."""
     best = {
         row["name"]: row["ours"]["metrics"]["best_f1"]
         for row in done(results)
